@@ -1,0 +1,174 @@
+"""What every public function does with its arguments before and after the compiled part.
+
+Static facts (shapes, dtypes) raise at once. Facts of the values are seen by the compiled core, which makes the lane NaN;
+an eager call looks at the result once and, if nothing usable came back, explains it here on the host.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_INT32 = np.iinfo(np.int32)
+
+
+def is_traced(*values) -> bool:
+    """Whether any leaf is a tracer, that is, the caller is inside jit, vmap, grad, scan, ..."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
+def as_floats(values, name: str) -> jax.Array:
+    """A floating array of the caller's dtype; integers, booleans and complex numbers raise."""
+    array = jnp.asarray(values)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"{name} must be floating point, got dtype {array.dtype}; convert it, e.g. {name}.astype('float32')")
+    return array
+
+
+def compute_dtype(*arrays: jax.Array):
+    """The dtype the work is done in: the inputs' own, but half precision is computed in float32."""
+    dtype = jnp.result_type(*(a.dtype for a in arrays))
+    return jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
+
+
+def _as_integers(values, name: str) -> jax.Array:
+    if isinstance(values, (np.ndarray, list, tuple)):
+        values = np.asarray(values)
+        if values.dtype.kind in "iu" and values.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
+            values = np.clip(values, _INT32.min, _INT32.max)  # 2**32 + 1 must not wrap round to class 1
+    array = jnp.asarray(values)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise TypeError(f"{name} must be integers in [0, k), got dtype {array.dtype}; use {name}.astype('int32')")
+    return array if array.dtype.itemsize >= 4 else array.astype(jnp.int32)
+
+
+def as_logits(logits, name: str = "logits") -> jax.Array:
+    """Logits `(..., k)` with k >= 2, floating."""
+    array = as_floats(logits, name)
+    if array.ndim == 0 or array.size == 0:
+        raise ValueError(f"{name} must have shape (..., n, k) and not be empty, got shape {array.shape}")
+    if array.shape[-1] < 2:
+        raise ValueError(
+            f"{name} must have k >= 2 classes on the last axis, got shape {array.shape}; "
+            "a binary score s becomes logits by jaxcal.binary_logits(s)"
+        )
+    return array
+
+
+def as_labels(labels, logits: jax.Array) -> jax.Array:
+    """Integer labels that broadcast against the leading axes of `logits` and share its rows."""
+    array = _as_integers(labels, "labels")
+    rows = logits.shape[:-1]
+    if array.shape == logits.shape and array.shape != rows:
+        raise ValueError(
+            f"labels have the shape of the logits, {array.shape}; pass class indices of shape {rows}, "
+            "e.g. one_hot.argmax(-1) (a distribution over classes goes to loss.divergence and loss.entropy)"
+        )
+    _broadcast("labels", array, "logits", rows)
+    return array
+
+
+def as_weights(weights, shape: tuple[int, ...], dtype, name: str = "logits") -> jax.Array | None:
+    """Weights in `dtype`, or None; they must share the rows of `shape` and broadcast against its leading axes."""
+    if weights is None:
+        return None
+    array = jnp.asarray(weights)
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise TypeError(f"weights must be real, got dtype {array.dtype}")
+    _broadcast("weights", array, name, shape)
+    return array.astype(dtype)
+
+
+def _broadcast(name: str, array: jax.Array, other: str, rows: tuple[int, ...]) -> None:
+    if array.ndim == 0 and rows == ():
+        return
+    if array.ndim == 0 or rows == () or array.shape[-1] != rows[-1]:
+        raise ValueError(f"{name} must have shape (..., n) with the n of {other}, {rows or 'one example'}; got {array.shape}")
+    try:
+        np.broadcast_shapes(array.shape, rows)
+    except ValueError as error:
+        raise ValueError(
+            f"the leading axes of {name} {array.shape} do not broadcast against those of {other} {rows}"
+        ) from error
+
+
+def align(ndim: int, *arrays: jax.Array | None) -> tuple[jax.Array | None, ...]:
+    """Leading axes of size 1 up to `ndim` axes, so that batch axes broadcast by position; None stays None."""
+    return tuple(a if a is None else a.reshape((1,) * (ndim - a.ndim) + a.shape) for a in arrays)
+
+
+def raise_if_unusable(bad, explain: Callable[[], str]) -> None:
+    """Raise `ValueError(explain())` if the (only) lane, or every lane, of the concrete mask `bad` is bad."""
+    bad = np.asarray(bad)
+    if bad.size and bad.all():
+        raise ValueError(explain())
+
+
+def explain_multiclass(logits, labels, weights=None, *, call: str) -> str:
+    """Find the first bad row of `(logits, labels, weights)` on the host and say what is wrong with it."""
+    z = np.asarray(logits).astype(np.float64)
+    y = np.asarray(labels)
+    k = z.shape[-1]
+    if weights is not None:
+        w = np.asarray(weights).astype(np.float64)
+        bad = ~(w >= 0) | (w == np.inf)
+        if bad.any():
+            return f"{call}: weights must be finite and >= 0, got {_first(w, bad)}"
+        if (w.sum(-1) == 0).all():
+            return f"{call}: weights are all zero, so there is nothing to average"
+    else:
+        w = np.ones(z.shape[:-1])
+    shape = np.broadcast_shapes(z.shape[:-1], y.shape, w.shape)
+    z, y, used = np.broadcast_to(z, (*shape, k)), np.broadcast_to(y, shape), np.broadcast_to(w, shape) > 0
+    for bad, what in (
+        (np.isnan(z).any(-1), "logits must not be NaN"),
+        ((z == np.inf).any(-1), "logits must not be +inf (a certain class has -inf on all others)"),
+        ((z == -np.inf).all(-1), "a row of logits must not be -inf for every class"),
+    ):
+        if (bad & used).any():
+            return f"{call}: {what}; {_row(bad & used)} is {z[tuple(np.argwhere(bad & used)[0])]}"
+    bad = ((y < 0) | (y >= k)) & used
+    if bad.any():
+        return (
+            f"{call}: labels must be integers in [0, {k}) for logits with {k} classes; {_row(bad)} has label "
+            f"{y[tuple(np.argwhere(bad)[0])]} (rows to ignore get weight 0)"
+        )
+    own = np.take_along_axis(z, np.clip(y, 0, k - 1)[..., None], -1)[..., 0]
+    bad = (own == -np.inf) & used
+    if bad.any():
+        return (
+            f"{call}: {_row(bad)} gives its own class {y[tuple(np.argwhere(bad)[0])]} the logit -inf, so the log loss is "
+            "infinite at every temperature; use jaxcal.logits_from_probs(p, floor=...) or smooth with jaxcal.laplace"
+        )
+    return f"{call}: the result is NaN (an overflow in dtype {np.asarray(logits).dtype}?)"
+
+
+def explain_events(probabilities, outcomes, weights=None, *, call: str, bounded: bool = True) -> str:
+    """As `explain_multiclass`, for `(probabilities, outcomes)`."""
+    p, y = (np.asarray(a).astype(np.float64) for a in (probabilities, outcomes))
+    w = np.ones(p.shape) if weights is None else np.asarray(weights).astype(np.float64)
+    if (~(w >= 0) | (w == np.inf)).any():
+        return f"{call}: weights must be finite and >= 0, got {_first(w, ~(w >= 0) | (w == np.inf))}"
+    if (w.sum(-1) == 0).all():
+        return f"{call}: weights are all zero, so there is nothing to average"
+    p, y, w = np.broadcast_arrays(p, y, w)
+    bad = (~((p >= 0) & (p <= 1)) if bounded else ~np.isfinite(p)) & (w > 0)
+    if bad.any():
+        return f"{call}: probabilities must be in [0, 1], got {_first(p, bad)}"
+    bad = ~((y == 0) | (y == 1)) & (w > 0)
+    if bad.any():
+        return f"{call}: outcomes must be 0 or 1, got {_first(y, bad)}"
+    return f"{call}: the result is NaN"
+
+
+def _row(bad: np.ndarray) -> str:
+    index = [int(i) for i in np.argwhere(bad)[0]]
+    if not index:
+        return "the example"
+    lane = f" of lane {tuple(index[:-1])}" if len(index) > 1 else ""
+    return f"row {index[-1]}{lane}"
+
+
+def _first(values: np.ndarray, bad: np.ndarray) -> str:
+    return f"{values[tuple(np.argwhere(bad)[0])]} in {_row(bad)}"

@@ -1,0 +1,215 @@
+"""From what people hold (probabilities, scores, classes) to logits, and from logits to binary events."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxcal import checks
+from jaxcal.solvers import log_softmax
+
+
+def logits_from_probs(p, *, atol: float | None = None, floor: float | None = None) -> jax.Array:
+    r"""Logits of a probability vector: log p, with log 0 = -inf (a class that cannot happen).
+
+    Args:
+        p: probabilities `(..., k)`, k >= 2, rows summing to 1.
+        atol: allowed |sum - 1|; default k times the machine epsilon of float32 (of the dtype for half precision).
+        floor: if given, probabilities below it are raised to it and rows renormalized, so that no loss is infinite. Off
+            by default: what is clipped here decides the value of every log loss computed later.
+
+    Returns:
+        Log-probabilities of the shape and dtype of `p`, valid as logits everywhere in the package. Rows that are not
+        probability vectors are NaN; an eager call raises `ValueError` instead, naming the first.
+
+    Differentiable in p (derivative 0 at p = 0). Cost O(size).
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import jaxcal
+        >>> jaxcal.logits_from_probs(jnp.array([[0.5, 0.5, 0.0]])).round(4).tolist()
+        [[-0.6931, -0.6931, -inf]]
+    """
+    p = checks.as_logits(p, "p")
+    k = p.shape[-1]
+    eps32 = float(jnp.finfo(jnp.float32).eps)  # float64 probabilities usually were float32 once
+    tolerance = k * max(float(jnp.finfo(p.dtype).eps), eps32) if atol is None else float(atol)
+    if not tolerance >= 0:
+        raise ValueError(f"atol must be >= 0, got {atol}")
+    if floor is not None and not 0 < floor < 1 / k:
+        raise ValueError(f"floor must be in (0, 1/k) = (0, {1 / k:.4g}), got {floor}")
+    logits, sums = _log_probabilities(p, tolerance, floor)
+    if not checks.is_traced(logits):
+        bad = jnp.isnan(logits).any(-1)
+        checks.raise_if_unusable(bad.any(-1) if bad.ndim else bad, lambda: _explain_probs(p, sums, bad, tolerance))
+    return logits
+
+
+@jax.jit
+def _row_sums(p):
+    return jnp.sum(p.astype(checks.compute_dtype(p)), axis=-1)
+
+
+def _log_probabilities(p, tolerance, floor):
+    sums = _row_sums(p)
+    good = jnp.all((p >= 0) & (p <= 1 + tolerance), axis=-1) & (jnp.abs(sums - 1) <= tolerance)
+    q = p.astype(sums.dtype)
+    if floor is not None:
+        q = jnp.maximum(q, floor)
+        q = q / jnp.sum(q, axis=-1, keepdims=True)
+    logs = jnp.where(q > 0, jnp.log(jnp.where(q > 0, q, 1)), -jnp.inf)
+    return jnp.where(good[..., None], logs, jnp.nan).astype(p.dtype), sums
+
+
+def _explain_probs(p, sums, bad, tolerance):
+    where = tuple(int(i) for i in jnp.argwhere(bad)[0])
+    row = f"row {where[-1]}" + (f" of lane {where[:-1]}" if len(where) > 1 else "") if where else "the row"
+    values = p[where]
+    if not bool(jnp.all((values >= 0) & (values <= 1 + tolerance))):
+        return f"logits_from_probs: probabilities must be in [0, 1]; {row} is {values.tolist()}"
+    return (
+        f"logits_from_probs: rows must sum to 1 within {tolerance:.2g}; {row} sums to {float(sums[where]):.8g} "
+        "(pass atol=... if that is rounding, divide by the sum if it is a scale)"
+    )
+
+
+def binary_logits(s) -> jax.Array:
+    """Two-class logits [0, s] of a binary score (log-odds of class 1); `+inf` becomes [-inf, 0].
+
+    Args:
+        s: scores `(...)`, on the log-odds scale, +-inf allowed.
+
+    Returns:
+        Logits `(..., 2)` with sigmoid(s) as the probability of class 1; NaN scores give NaN rows.
+
+    Differentiable in s. A peer's two-sided form (-s, s) has half our inverse temperature.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import jaxcal
+        >>> jaxcal.binary_logits(jnp.array([1.5, jnp.inf])).tolist()
+        [[0.0, 1.5], [-inf, 0.0]]
+    """
+    s = checks.as_floats(s, "s")
+    certain = s == jnp.inf
+    return jnp.stack([jnp.where(certain, -jnp.inf, jnp.zeros_like(s)), jnp.where(certain, 0, s)], axis=-1)
+
+
+def log_odds(p) -> jax.Array:
+    """Log-odds log(p / (1 - p)) of probabilities; 0 gives -inf and 1 gives +inf.
+
+    Args:
+        p: probabilities `(...)` in [0, 1].
+
+    Returns:
+        Scores of the same shape and dtype. Values outside [0, 1] are NaN; an eager call raises `ValueError` when no lane
+        (all axes but the last) is valid.
+
+    Differentiable in p on (0, 1).
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import jaxcal
+        >>> jaxcal.log_odds(jnp.array([0.5, 0.75])).round(4).tolist()
+        [0.0, 1.0986]
+    """
+    p = checks.as_floats(p, "p")
+    q = p.astype(checks.compute_dtype(p))
+    result = jnp.where((q >= 0) & (q <= 1), jnp.log(q) - jnp.log1p(-q), jnp.nan).astype(p.dtype)
+    if not checks.is_traced(result):
+        bad = jnp.isnan(result)
+        zeros = jnp.zeros_like(result)
+        checks.raise_if_unusable(
+            bad.any(-1) if bad.ndim else bad, lambda: checks.explain_events(p, zeros, call="log_odds")
+        )
+    return result
+
+
+def _prepare(logits, labels, weights, call):
+    """Log-probabilities with every invalid row NaN, labels, and a check for eager callers."""
+    logits = checks.as_logits(logits)
+    labels = checks.as_labels(labels, logits)
+    weights = checks.as_weights(weights, logits.shape[:-1], checks.compute_dtype(logits))
+    log_p = log_softmax(logits.astype(checks.compute_dtype(logits)))
+    valid = (labels >= 0) & (labels < logits.shape[-1]) & ~jnp.isnan(log_p[..., 0])
+    if not checks.is_traced(logits, labels, weights):
+        bad = ~valid if weights is None else ~valid & (weights > 0)
+        checks.raise_if_unusable(
+            bad.any(-1) if bad.ndim else bad, lambda: checks.explain_multiclass(logits, labels, weights, call=call)
+        )
+    return logits, labels, log_p, valid
+
+
+def top_label(logits, labels, *, weights=None) -> tuple[jax.Array, jax.Array]:
+    """The binary event "the predicted class is right": its confidence and whether it happened.
+
+    Args:
+        logits: `(..., n, k)`; labels: integers `(..., n)` in [0, k).
+        weights: optional `(..., n)`; rows of weight 0 are not checked (pass the same weights to the metric).
+
+    Returns:
+        `(confidence, correct)`, both `(..., n)`: the largest softmax probability (dtype of the logits) and a bool. Ties
+        go to the lowest class. Confidence is NaN in invalid rows.
+
+    Differentiable: confidence in the logits.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import jaxcal
+        >>> confidence, correct = jaxcal.top_label(jnp.array([[0.0, 1.0], [2.0, 0.0]]), jnp.array([1, 1]))
+        >>> confidence.round(3).tolist(), correct.tolist()
+        ([0.731, 0.881], [True, False])
+    """
+    logits, labels, log_p, valid = _prepare(logits, labels, weights, "top_label")
+    confidence = jnp.where(valid, jnp.exp(jnp.max(log_p, axis=-1)), jnp.nan)
+    return confidence.astype(logits.dtype), (jnp.argmax(log_p, axis=-1) == labels) & valid
+
+
+def binary_event(logits, labels, positive: int, *, weights=None) -> tuple[jax.Array, jax.Array]:
+    """The binary event "the class is `positive`": `(probability, outcome)`, both `(..., n)`.
+
+    Args:
+        logits: `(..., n, k)`; labels: integers `(..., n)` in [0, k).
+        positive: class index, 0 <= positive < k.
+        weights: optional `(..., n)`; rows of weight 0 are not checked.
+
+    Returns:
+        The softmax probability of `positive` (NaN in invalid rows) and a bool outcome.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import jaxcal
+        >>> p, y = jaxcal.binary_event(jnp.array([[0.0, 1.0, 0.0]]), jnp.array([2]), 2)
+        >>> p.round(3).tolist(), y.tolist()
+        ([0.212], [True])
+    """
+    logits, labels, log_p, valid = _prepare(logits, labels, weights, "binary_event")
+    k = logits.shape[-1]
+    if not 0 <= positive < k:
+        raise ValueError(f"positive must be a class index in [0, {k}), got {positive}")
+    p = jnp.where(valid, jnp.exp(log_p[..., positive]), jnp.nan)
+    return p.astype(logits.dtype), (labels == positive) & valid
+
+
+def class_wise(logits, labels, *, weights=None) -> tuple[jax.Array, jax.Array]:
+    """All k one-against-rest events at once, class axis first: `(probabilities, outcomes)`, both `(k, ..., n)`.
+
+    Args:
+        logits: `(..., n, k)`; labels: integers `(..., n)` in [0, k).
+        weights: optional `(..., n)`; rows of weight 0 are not checked.
+
+    Returns:
+        Softmax probabilities (NaN in invalid rows) and bool outcomes; a binary metric applied to them gives one value a
+        class, e.g. `jaxcal.ece(*jaxcal.class_wise(logits, labels)).mean(0)` is the class-wise ECE.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import jaxcal
+        >>> p, y = jaxcal.class_wise(jnp.zeros((4, 3)), jnp.array([0, 1, 2, 2]))
+        >>> p.shape, y.sum(-1).tolist()
+        ((3, 4), [1, 1, 2])
+    """
+    logits, labels, log_p, valid = _prepare(logits, labels, weights, "class_wise")
+    p = jnp.where(valid[..., None], jnp.exp(log_p), jnp.nan).astype(logits.dtype)
+    p = jnp.moveaxis(p, -1, 0)
+    classes = lax.broadcasted_iota(jnp.int32, p.shape, 0)
+    return p, (classes == labels) & valid

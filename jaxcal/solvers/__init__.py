@@ -1,0 +1,11 @@
+"""Numerical building blocks that know no statistics: bracketed roots, softmax, sorting, careful sums."""
+
+from jaxcal.solvers.root import Root as Root
+from jaxcal.solvers.root import bracketed_root as bracketed_root
+from jaxcal.solvers.softmax import log_softmax as log_softmax
+from jaxcal.solvers.softmax import scaled as scaled
+from jaxcal.solvers.softmax import shifted as shifted
+from jaxcal.solvers.sort import argsort as argsort
+from jaxcal.solvers.sums import total as total
+
+__all__ = ["Root", "argsort", "bracketed_root", "log_softmax", "scaled", "shifted", "total"]
