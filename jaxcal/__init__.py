@@ -1,7 +1,16 @@
 """jaxcal: measure, decompose and repair the calibration of classifiers, in JAX."""
 
+from jaxcal.calibrators import LaplaceFit as LaplaceFit
+from jaxcal.calibrators import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators import TemperatureFit as TemperatureFit
 from jaxcal.calibrators import fit_temperature as fit_temperature
+from jaxcal.calibrators import laplace as laplace
+from jaxcal.calibrators import load as load
+from jaxcal.calibrators import one_vs_rest as one_vs_rest
+from jaxcal.cross_fit import cross_fit as cross_fit
+from jaxcal.decomposition import Decomposition as Decomposition
+from jaxcal.decomposition import decompose as decompose
+from jaxcal.early_stopping import select_epoch as select_epoch
 from jaxcal.inputs import binary_event as binary_event
 from jaxcal.inputs import binary_logits as binary_logits
 from jaxcal.inputs import class_wise as class_wise
@@ -15,4 +24,42 @@ from jaxcal.losses import log_loss as log_loss
 from jaxcal.losses import proper_loss as proper_loss
 from jaxcal.losses import risk as risk
 from jaxcal.losses import spherical_loss as spherical_loss
+from jaxcal.metrics import ReliabilityCurve as ReliabilityCurve
+from jaxcal.metrics import accuracy as accuracy
+from jaxcal.metrics import ece as ece
+from jaxcal.metrics import reliability_curve as reliability_curve
 from jaxcal.status import Status as Status
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Decomposition",
+    "LaplaceFit",
+    "OneVsRestFit",
+    "ProperLoss",
+    "ReliabilityCurve",
+    "Status",
+    "TemperatureFit",
+    "accuracy",
+    "binary_event",
+    "binary_logits",
+    "brier_loss",
+    "class_wise",
+    "cross_fit",
+    "decompose",
+    "ece",
+    "fit_temperature",
+    "half_brier_loss",
+    "laplace",
+    "load",
+    "log_loss",
+    "log_odds",
+    "logits_from_probs",
+    "one_vs_rest",
+    "proper_loss",
+    "reliability_curve",
+    "risk",
+    "select_epoch",
+    "spherical_loss",
+    "top_label",
+]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxcal import checks
-from jaxcal.solvers import log_softmax, total
+from jaxcal.solvers import log_normalizer, log_softmax, total
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,9 @@ def _safe(log_q):
 
 
 def _log(logits, labels):
-    return -own_class(log_softmax(logits), labels)
+    # not own_class(log_softmax(z)): the gather would make the compiler store all log-probabilities
+    peak = lax.stop_gradient(jnp.max(logits, axis=-1))
+    return log_normalizer(logits - peak[..., None]) - (own_class(logits, labels) - peak)
 
 
 def _log_entropy(log_q):

@@ -2,10 +2,13 @@
 
 from jaxcal.solvers.root import Root as Root
 from jaxcal.solvers.root import bracketed_root as bracketed_root
+from jaxcal.solvers.softmax import log_normalizer as log_normalizer
 from jaxcal.solvers.softmax import log_softmax as log_softmax
+from jaxcal.solvers.softmax import row_sums as row_sums
 from jaxcal.solvers.softmax import scaled as scaled
 from jaxcal.solvers.softmax import shifted as shifted
 from jaxcal.solvers.sort import argsort as argsort
+from jaxcal.solvers.sums import segment_totals as segment_totals
 from jaxcal.solvers.sums import total as total
 
-__all__ = ["Root", "argsort", "bracketed_root", "log_softmax", "scaled", "shifted", "total"]
+__all__ = ["Root", "argsort", "bracketed_root", "log_normalizer", "log_softmax", "row_sums", "scaled", "segment_totals", "shifted", "total"]

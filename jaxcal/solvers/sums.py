@@ -23,3 +23,22 @@ def total(values: jax.Array) -> jax.Array:
         parts = parts[..., :half, :] + parts[..., half:, :]
     return jnp.sum(parts[..., 0, :], axis=-1)
 
+
+
+def segment_totals(values: jax.Array, segment: jax.Array, num_segments: int) -> jax.Array:
+    """Sum of `values` by segment over the last axis; `(..., n)` and int `(..., n)` to `(..., num_segments)`.
+
+    Each segment is summed in 64 interleaved parts, for the rounding as in `total`, and so that parallel additions to one
+    address do not queue up. Segments outside [0, num_segments) are dropped.
+    """
+    values, segment = jnp.broadcast_arrays(values, segment)
+    n = values.shape[-1]
+    inside = (segment >= 0) & (segment < num_segments)
+    slot = jnp.where(inside, segment, num_segments) * _PARTIAL_SUMS + jnp.arange(n, dtype=segment.dtype) % _PARTIAL_SUMS
+
+    def one(values, slot):
+        parts = jnp.zeros(num_segments * _PARTIAL_SUMS, values.dtype).at[slot].add(values, mode="drop")
+        return total(parts.reshape(num_segments, _PARTIAL_SUMS))
+
+    flat = jax.vmap(one)(values.reshape(-1, n), slot.reshape(-1, n))
+    return flat.reshape(*values.shape[:-1], num_segments)

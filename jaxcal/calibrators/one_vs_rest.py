@@ -1,0 +1,133 @@
+"""A multi-class calibrator from a binary one: calibrate each class against the rest, then renormalize."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxcal import checks
+from jaxcal.calibrators.fit import Fit
+from jaxcal.calibrators.temperature import prepare
+from jaxcal.solvers import log_softmax, shifted
+from jaxcal.status import Status
+
+
+def binary_calibrator(fit_binary: Callable) -> Callable:
+    """Mark a function `(score, outcomes, *, weights)` as binary, so that multi-class callers can name the remedy."""
+    fit_binary.is_binary = True
+    return fit_binary
+
+
+def reject_binary(calibrator: Callable) -> None:
+    """Raise `TypeError` for a bare binary calibrator where a multi-class one is called."""
+    bare = calibrator
+    while isinstance(bare, partial):
+        bare = bare.func
+    if getattr(bare, "is_binary", False):
+        name = getattr(bare, "__name__", repr(bare))
+        raise TypeError(f"{name} calibrates binary scores; pass jaxcal.one_vs_rest({name}) for logits (..., n, k)")
+    if not callable(calibrator):
+        raise TypeError(f"calibrator must be a function (logits, labels, *, weights), got {type(calibrator).__name__}")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class OneVsRestFit(Fit):
+    """Binary fits, one a class (class axis first; a single one for k = 2). Calling it on logits gives log-probabilities.
+
+    Attributes:
+        fit: the binary fits, batch shape `(k, ...)`, or `(...)` for k = 2.
+        status: worst `jaxcal.Status` over the classes, int32 `(...)`.
+        num_classes: k, static.
+    """
+
+    fit: Any
+    status: jax.Array
+    num_classes: int = jax.tree.static()
+
+    def __call__(self, logits) -> jax.Array:
+        """Calibrated log-probabilities `(..., n, k)`; a row whose calibrated classes all have probability 0 is uniform."""
+        logits = checks.as_logits(logits)
+        if logits.shape[-1] != self.num_classes:
+            raise ValueError(f"fitted for {self.num_classes} classes, got logits of shape {logits.shape}")
+        if self.num_classes == 2:
+            result = self.fit.log_probabilities(_difference(logits))
+        else:
+            log_event = jnp.moveaxis(self.fit.log_probabilities(_against_rest(logits))[..., 1], 0, -1)
+            impossible = jnp.all(log_event == -jnp.inf, axis=-1, keepdims=True)
+            result = log_softmax(jnp.where(impossible, 0, log_event))
+        result = result.astype(logits.dtype)
+        if not checks.is_traced(result):
+            self.check_output(result, logits)
+        return result
+
+
+def one_vs_rest(fit_binary: Callable) -> Callable:
+    """Turn a binary calibrator into a multi-class one.
+
+    For k = 2 it is one fit on the score z1 - z0. For k > 2 class c is fitted on its log-odds log p_c - log(1 - p_c)
+    against the outcome y = c, all classes in one stacked fit, and the k probabilities are divided by their sum.
+
+    Args:
+        fit_binary: `(score, outcomes, *, weights=None)`, both `(..., n)`, returning a fit with
+            `log_probabilities(score) -> (..., n, 2)`. Bind options with `functools.partial`.
+
+    Returns:
+        `calibrator(logits, labels, *, weights=None) -> OneVsRestFit`.
+
+    Differentiable where the binary calibrator is. Cost: k binary fits.
+
+    Examples:
+        >>> import jaxcal
+        >>> jaxcal.one_vs_rest(lambda score, outcomes, *, weights=None: None).__name__
+        'fit_one_vs_rest'
+
+    References:
+        Zadrozny and Elkan, "Transforming classifier scores into accurate multiclass probability estimates", KDD 2002.
+    """
+    if not callable(fit_binary):
+        raise TypeError(f"fit_binary must be a function (score, outcomes, *, weights), got {type(fit_binary).__name__}")
+
+    def fit_one_vs_rest(logits, labels, *, weights=None) -> OneVsRestFit:
+        logits, labels, weights = prepare(logits, labels, weights, "one_vs_rest")
+        k = logits.shape[-1]
+        dtype = checks.compute_dtype(logits)
+        known = (labels >= 0) & (labels < k)
+        if k == 2:
+            outcomes = jnp.where(known, labels, jnp.nan).astype(dtype)  # an unknown class must not become an outcome
+            fit = fit_binary(_difference(logits), outcomes, weights=weights)
+            return OneVsRestFit(fit, _status(fit), 2)
+        scores = _against_rest(logits)
+        classes = lax.broadcasted_iota(labels.dtype, (k,) + (1,) * labels.ndim, 0)
+        outcomes = jnp.where(known, (classes == labels).astype(dtype), jnp.nan)
+        ndim = max(scores.ndim, outcomes.ndim)
+        lift = lambda a: a.reshape((k,) + (1,) * (ndim - a.ndim) + a.shape[1:])  # noqa: E731
+        fit = fit_binary(lift(scores), lift(outcomes), weights=weights)
+        return OneVsRestFit(fit, jnp.max(_status(fit), axis=0), k)
+
+    return fit_one_vs_rest
+
+
+def _status(fit):
+    return jnp.asarray(getattr(fit, "status", Status.CONVERGED), jnp.int32)
+
+
+def _difference(logits):
+    gaps = shifted(logits.astype(checks.compute_dtype(logits)))
+    return gaps[..., 1] - gaps[..., 0]
+
+
+def _against_rest(logits):
+    """log p_c - log(1 - p_c), class axis first; 1 - p_c is the sum of the others, not a difference."""
+    log_p = log_softmax(logits.astype(checks.compute_dtype(logits)))
+    k = log_p.shape[-1]
+
+    def one(c):
+        others = jnp.where(jnp.arange(k) == c, -jnp.inf, log_p)
+        return jnp.take(log_p, c, axis=-1) - jax.nn.logsumexp(others, axis=-1)
+
+    return lax.map(one, jnp.arange(k))

@@ -1,0 +1,47 @@
+"""How often the predicted class is right."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxcal import checks
+from jaxcal.losses import weighted_mean
+
+
+def accuracy(logits, labels, *, weights=None) -> jax.Array:
+    """Share of rows whose arg max is the label.
+
+    Args:
+        logits: `(..., n, k)`; labels: integers `(..., n)` in [0, k).
+        weights: counts `(..., n)`; rows of weight 0 are absent.
+
+    Returns:
+        `(...)` in [0, 1], float32 for half-precision logits. Ties go to the lowest class. Invalid lanes are NaN; an eager
+        call raises `ValueError` if no lane is valid.
+
+    Unbiased; piecewise constant, so its derivative is 0. Cost O(nk).
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import jaxcal
+        >>> float(jaxcal.accuracy(jnp.array([[1.0, 0.0], [0.0, 2.0]]), jnp.array([0, 0])))
+        0.5
+    """
+    logits = checks.as_logits(logits)
+    labels = checks.as_labels(labels, logits)
+    if logits.ndim < 2:
+        raise ValueError(f"accuracy needs logits of shape (..., n, k), got {logits.shape}")
+    weights = checks.as_weights(weights, logits.shape[:-1], checks.compute_dtype(logits))
+    value = _accuracy(logits, labels, weights)
+    if not checks.is_traced(value):
+        checks.raise_if_unusable(
+            jnp.isnan(value), lambda: checks.explain_multiclass(logits, labels, weights, call="accuracy")
+        )
+    return value
+
+
+@jax.jit
+def _accuracy(logits, labels, weights):
+    peak = jnp.max(logits, axis=-1)
+    valid = (labels >= 0) & (labels < logits.shape[-1]) & jnp.isfinite(peak)
+    hit = (jnp.argmax(logits, axis=-1) == labels).astype(checks.compute_dtype(logits))
+    return weighted_mean(jnp.where(valid, hit, jnp.nan), weights)

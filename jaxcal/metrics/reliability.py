@@ -1,0 +1,81 @@
+"""The data of a reliability diagram: what was said against what happened, bin by bin."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcal import checks
+from jaxcal.metrics.binned import as_events, bin_rule, bin_sums
+
+_Z95 = 1.959963984540054  # 97.5 % point of the normal law
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ReliabilityCurve:
+    """Binned reliability of a binary event; arrays are `(..., b)`, NaN in empty bins but for `count`.
+
+    Attributes:
+        count: rows (sum of weights) a bin.
+        confidence: mean probability a bin.
+        frequency: mean outcome a bin.
+        lower, upper: 95 % Wilson interval of the frequency, honest also where all outcomes of a bin are equal.
+    """
+
+    count: jax.Array
+    confidence: jax.Array
+    frequency: jax.Array
+    lower: jax.Array
+    upper: jax.Array
+
+
+def reliability_curve(p, y, *, num_bins: int = 15, bins="width", weights=None) -> ReliabilityCurve:
+    """Mean forecast, observed frequency and its interval in bins; what `jaxcal.plots.reliability_diagram` draws.
+
+    Args:
+        p: probabilities `(..., n)` in [0, 1]; y: outcomes `(..., n)` in {0, 1}.
+        num_bins, bins: as for `jaxcal.ece`: "width" bins [i/b, (i+1)/b) with the last closed at 1, "mass", or edges.
+        weights: counts `(..., n)`; the interval takes their sum as the number of rows.
+
+    Returns:
+        `ReliabilityCurve`, NaN in invalid lanes; an eager call raises `ValueError` if no lane is valid. The interval is
+        that of a binomial proportion: asymptotic, one bin at a time, without correction for looking at b of them.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import jaxcal
+        >>> curve = jaxcal.reliability_curve(jnp.array([0.1, 0.2, 0.9]), jnp.array([0, 1, 1]), num_bins=2)
+        >>> curve.count.tolist(), curve.frequency.tolist()
+        ([2.0, 1.0], [0.5, 1.0])
+
+    References:
+        Wilson, JASA 1927.
+    """
+    p, y, weights = as_events(p, y, weights)
+    curve = _curve(p, y, weights, bin_rule(bins, num_bins))
+    if not checks.is_traced(curve):
+        bad = np.isnan(np.asarray(curve.count)).any(-1)
+        checks.raise_if_unusable(bad, lambda: checks.explain_events(p, y, weights, call="reliability_curve"))
+    return curve
+
+
+@jax.jit(static_argnums=3)
+def _curve(p, y, weights, rule):
+    sums = bin_sums(p, y, weights, rule)
+    n = sums.weight
+    occupied = n > 0
+    safe = jnp.where(occupied, n, 1)
+    blank = lambda a: jnp.where(occupied, a, jnp.nan)  # noqa: E731
+    f = sums.frequency / safe
+    shrink = 1 + _Z95**2 / safe
+    centre = (f + _Z95**2 / (2 * safe)) / shrink
+    half = _Z95 * jnp.sqrt(f * (1 - f) / safe + _Z95**2 / (4 * safe**2)) / shrink
+    return ReliabilityCurve(
+        n,
+        blank(sums.confidence / safe),
+        blank(f),
+        blank(jnp.maximum(centre - half, 0)),
+        blank(jnp.minimum(centre + half, 1)),
+    )
