@@ -155,7 +155,7 @@ def _class_frequencies(labels, weights, num_classes, dtype):
     if weights is None:
         counts = segment_totals(jnp.ones(labels.shape[-1:], jnp.int32), labels, num_classes).astype(dtype)
     else:
-        counts = segment_totals(weights, labels, num_classes)
+        counts = segment_totals(jnp.where(weights > 0, weights, 0), labels, num_classes)
     frequencies = counts / jnp.sum(counts, axis=-1, keepdims=True)
     seen = frequencies > 0
     return jnp.where(seen, jnp.log(jnp.where(seen, frequencies, 1)), jnp.where(jnp.isnan(frequencies), jnp.nan, -jnp.inf))

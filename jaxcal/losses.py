@@ -111,9 +111,10 @@ def _log_entropy(log_q):
 
 
 def _log_divergence(log_p, log_q):
-    finite = log_p > -jnp.inf
-    ratio = _safe(log_q) - jnp.where(finite, log_p, 0)
-    return _xlogy_sum(log_q, jnp.where(finite | jnp.isnan(log_p), ratio, jnp.inf))
+    impossible = log_p == -jnp.inf
+    ratio = _safe(log_q) - jnp.where(impossible, 0, log_p)
+    value = _xlogy_sum(log_q, jnp.where(impossible, jnp.inf, ratio))
+    return jnp.where(jnp.isnan(log_p).any(-1), jnp.nan, value)
 
 
 def _brier(logits, labels):
@@ -208,7 +209,8 @@ def _tangent(entropy, p, direction, mass):
     edge = (p == 0) & ~jnp.isfinite(slope)
     term = jnp.where(edge, 0, slope) * direction
     term = jnp.where(direction == 0, 0, term)
-    return jnp.sum(term) + jnp.where(jnp.any(edge & (mass > 0)), jnp.inf, 0)
+    # the other slopes may be NaN there, as inf * 0 is in the gradient of sqrt(p_0 p_1)
+    return jnp.where(jnp.any(edge & (mass > 0)), jnp.inf, jnp.sum(term))
 
 
 @dataclass(frozen=True)
@@ -254,11 +256,20 @@ class _SavageDivergence:
 def weighted_mean(values: jax.Array, weights: jax.Array | None) -> jax.Array:
     """Mean over the last axis; rows of weight 0 are absent in value and derivative; NaN for invalid weights."""
     if weights is None:
-        return total(values) / values.shape[-1]
+        return _poisoned(total(values) / values.shape[-1])
     present = weights > 0
-    mass = total(jnp.where(jnp.all((weights >= 0) & (weights < jnp.inf), axis=-1, keepdims=True), weights, jnp.nan))
-    mean = total(jnp.where(present, jnp.where(present, values, 0) * weights, 0)) / jnp.where(mass == 0, jnp.nan, mass)
-    return mean
+    good = jnp.all((weights >= 0) & (weights < jnp.inf), axis=-1, keepdims=True)
+    # a common power of two changes nothing but keeps weights of 1e-30 from underflowing in products
+    exponent = jnp.frexp(lax.stop_gradient(jnp.max(weights, axis=-1, keepdims=True)))[1]
+    scaled = weights * jnp.ldexp(jnp.ones((), weights.dtype), -jnp.clip(exponent, -100, 100))
+    mass = total(jnp.where(good, jnp.where(present, scaled, 0), jnp.nan))
+    sums = total(jnp.where(present, jnp.where(present, values, 0) * scaled, 0))
+    return _poisoned(sums / jnp.where(mass == 0, jnp.nan, mass))
+
+
+def _poisoned(values):
+    """NaN values with NaN derivatives: a training step must not look healthy where the risk is NaN."""
+    return jnp.where(jnp.isnan(values), jnp.nan * values, values)
 
 
 def risk(logits, labels, *, loss: ProperLoss = log_loss, weights=None) -> jax.Array:
@@ -286,7 +297,7 @@ def risk(logits, labels, *, loss: ProperLoss = log_loss, weights=None) -> jax.Ar
     labels = checks.as_labels(labels, logits)
     if logits.ndim < 2:
         raise ValueError(f"risk needs logits of shape (..., n, k), got {logits.shape}; for one example call the loss")
-    weights = checks.as_weights(weights, logits.shape[:-1], checks.compute_dtype(logits))
+    weights = checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
     value = _risk(loss, logits, labels, weights)
     if not checks.is_traced(value):
         checks.raise_if_unusable(

@@ -1,0 +1,5 @@
+"""Figures. Each takes `ax=None`, returns the Axes, and leaves matplotlib's settings alone; matplotlib is the extra `plot`."""
+
+from jaxcal.plots.reliability import reliability_diagram as reliability_diagram
+
+__all__ = ["reliability_diagram"]

@@ -1,0 +1,49 @@
+"""Data sets that several test files share; see the sections of each for where the expected numbers come from."""
+
+import jax
+import matplotlib
+import numpy as np
+import pytest
+
+matplotlib.use("Agg")
+
+# Eight rows of three classes and ten forecasts of a binary event: small enough for mpmath and exact fractions.
+M8_LOGITS = np.array(
+    [
+        (2, 0.5, -1),
+        (0.2, 1.5, 0.3),
+        (-0.5, 0.1, 2.2),
+        (1, 1.2, -0.3),
+        (0, 3, 1),
+        (2.5, -1, 0.4),
+        (-1.5, 0.5, 1),
+        (0.8, 0.6, 0.7),
+    ]
+)
+M8_LABELS = np.array([0, 1, 2, 0, 2, 0, 1, 2])
+D10_PROBABILITIES = np.array([0.05, 0.12, 0.21, 0.30, 0.38, 0.47, 0.55, 0.68, 0.79, 0.93])
+D10_OUTCOMES = np.array([0, 0, 1, 0, 0, 1, 1, 0, 1, 1])
+
+
+@pytest.fixture
+def m8():
+    """Logits (8, 3) and labels, in the default float dtype of the run."""
+    return jax.numpy.asarray(M8_LOGITS), jax.numpy.asarray(M8_LABELS)
+
+
+@pytest.fixture
+def d10():
+    """Probabilities and outcomes of a binary event, n = 10, no ties."""
+    return jax.numpy.asarray(D10_PROBABILITIES), jax.numpy.asarray(D10_OUTCOMES)
+
+
+@pytest.fixture
+def x64():
+    """Whether the run is in float64."""
+    return jax.config.jax_enable_x64
+
+
+@pytest.fixture
+def eps(x64):
+    """Machine epsilon of the default float dtype of the run."""
+    return float(np.finfo(np.float64 if x64 else np.float32).eps)

@@ -1,0 +1,1 @@
+"""theory: exact high-dimensional limits of calibration and refinement. Nothing is public yet."""
