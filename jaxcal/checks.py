@@ -18,9 +18,22 @@ def is_traced(*values) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
+def as_array(values, name: str) -> jax.Array:
+    """The caller's numbers as a JAX array. Where x64 is off, 64-bit integers saturate instead of wrapping round."""
+    try:
+        if not isinstance(values, jax.Array) and not is_traced(values):
+            values = np.asarray(values)
+            if values.dtype in (np.int64, np.uint64) and not jax.config.jax_enable_x64:
+                low = max(_INT32.min, np.iinfo(values.dtype).min)
+                values = np.clip(values, low, _INT32.max)  # 2**32 + 1 must not become class 1
+        return jnp.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}") from error
+
+
 def as_floats(values, name: str) -> jax.Array:
     """A floating array of the caller's dtype; integers, booleans and complex numbers raise."""
-    array = jnp.asarray(values)
+    array = as_array(values, name)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(f"{name} must be floating point, got dtype {array.dtype}; convert it, e.g. {name}.astype('float32')")
     return array
@@ -33,11 +46,7 @@ def compute_dtype(*arrays: jax.Array):
 
 
 def _as_integers(values, name: str) -> jax.Array:
-    if isinstance(values, (np.ndarray, list, tuple)):
-        values = np.asarray(values)
-        if values.dtype.kind in "iu" and values.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
-            values = np.clip(values, _INT32.min, _INT32.max)  # 2**32 + 1 must not wrap round to class 1
-    array = jnp.asarray(values)
+    array = as_array(values, name)
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise TypeError(f"{name} must be integers in [0, k), got dtype {array.dtype}; use {name}.astype('int32')")
     return array if array.dtype.itemsize >= 4 else array.astype(jnp.int32)
@@ -69,11 +78,18 @@ def as_labels(labels, logits: jax.Array) -> jax.Array:
     return array
 
 
+def rows(logits: jax.Array, labels: jax.Array) -> tuple[int, ...]:
+    """The shape `(..., n)` of the examples of logits and labels together."""
+    return np.broadcast_shapes(logits.shape[:-1], labels.shape)
+
+
 def as_weights(weights, shape: tuple[int, ...], dtype, name: str = "logits") -> jax.Array | None:
     """Weights in `dtype`, or None; they must share the rows of `shape` and broadcast against its leading axes."""
     if weights is None:
         return None
-    array = jnp.asarray(weights)
+    if not isinstance(weights, jax.Array) and not is_traced(weights) and np.asarray(weights).dtype.kind in "iu":
+        weights = np.asarray(weights, np.float64)  # counts beyond int32 are counts
+    array = as_array(weights, "weights")
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         raise TypeError(f"weights must be real, got dtype {array.dtype}")
     _broadcast("weights", array, name, shape)
@@ -98,6 +114,12 @@ def align(ndim: int, *arrays: jax.Array | None) -> tuple[jax.Array | None, ...]:
     return tuple(a if a is None else a.reshape((1,) * (ndim - a.ndim) + a.shape) for a in arrays)
 
 
+def lanes(bad) -> np.ndarray:
+    """Which lanes of a concrete mask `(..., n)` hold a bad row; one example is a lane of its own."""
+    bad = np.asarray(bad)
+    return bad.any(-1) if bad.ndim else bad
+
+
 def raise_if_unusable(bad, explain: Callable[[], str]) -> None:
     """Raise `ValueError(explain())` if the (only) lane, or every lane, of the concrete mask `bad` is bad."""
     bad = np.asarray(bad)
@@ -114,7 +136,7 @@ def explain_multiclass(logits, labels, weights=None, *, call: str) -> str:
         w = np.asarray(weights).astype(np.float64)
         bad = ~(w >= 0) | (w == np.inf)
         if bad.any():
-            return f"{call}: weights must be finite and >= 0, got {_first(w, bad)}"
+            return f"{call}: weights must be finite and >= 0, got {first(w, bad)}"
         if (w.sum(-1) == 0).all():
             return f"{call}: weights are all zero, so there is nothing to average"
     else:
@@ -149,16 +171,16 @@ def explain_events(probabilities, outcomes, weights=None, *, call: str, bounded:
     p, y = (np.asarray(a).astype(np.float64) for a in (probabilities, outcomes))
     w = np.ones(p.shape) if weights is None else np.asarray(weights).astype(np.float64)
     if (~(w >= 0) | (w == np.inf)).any():
-        return f"{call}: weights must be finite and >= 0, got {_first(w, ~(w >= 0) | (w == np.inf))}"
+        return f"{call}: weights must be finite and >= 0, got {first(w, ~(w >= 0) | (w == np.inf))}"
     if (w.sum(-1) == 0).all():
         return f"{call}: weights are all zero, so there is nothing to average"
     p, y, w = np.broadcast_arrays(p, y, w)
     bad = (~((p >= 0) & (p <= 1)) if bounded else ~np.isfinite(p)) & (w > 0)
     if bad.any():
-        return f"{call}: probabilities must be in [0, 1], got {_first(p, bad)}"
+        return f"{call}: probabilities must be in [0, 1], got {first(p, bad)}"
     bad = ~((y == 0) | (y == 1)) & (w > 0)
     if bad.any():
-        return f"{call}: outcomes must be 0 or 1, got {_first(y, bad)}"
+        return f"{call}: outcomes must be 0 or 1, got {first(y, bad)}"
     return f"{call}: the result is NaN"
 
 
@@ -170,5 +192,7 @@ def _row(bad: np.ndarray) -> str:
     return f"row {index[-1]}{lane}"
 
 
-def _first(values: np.ndarray, bad: np.ndarray) -> str:
+def first(values, bad) -> str:
+    """The first value of a concrete array that is bad, and where it stands."""
+    values, bad = np.asarray(values), np.asarray(bad)
     return f"{values[tuple(np.argwhere(bad)[0])]} in {_row(bad)}"

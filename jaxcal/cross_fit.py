@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from jaxcal import checks
 from jaxcal.calibrators.temperature import prepare, raise_if_failed
+from jaxcal.status import Status
 
 
 class Split(NamedTuple):
@@ -41,7 +42,8 @@ def cross_fit(calibrator: Callable, logits, labels, *, folds: int, key, weights=
         weights: counts `(..., n)`.
 
     Returns:
-        `(..., n, k)` log-probabilities in the dtype of the logits, rows in their order.
+        `(..., n, k)` log-probabilities in the dtype of the logits, rows in their order. A lane is NaN if one of its
+        folds has status `INVALID_INPUT` or `IMPOSSIBLE_EVENT`; an eager call raises `ValueError` if no lane is usable.
 
     Differentiable through the calibrator. Cost: K fits as one stacked fit, one application.
 
@@ -55,10 +57,13 @@ def cross_fit(calibrator: Callable, logits, labels, *, folds: int, key, weights=
     """
     logits, labels, weights = prepare(logits, labels, weights, "cross_fit")
     split, fits = fit_folds(calibrator, logits, labels, weights, folds=folds, key=key, call="cross_fit")
-    result = out_of_fold(split, fits, logits)
-    if not checks.is_traced(result) and hasattr(fits, "status"):
-        raise_if_failed(fits.status, logits, labels, weights, "cross_fit")
-    return result
+    if not hasattr(fits, "status"):
+        return out_of_fold(split, fits, logits)
+    worst = jnp.max(fits.status, axis=-1)  # a bad row spoils the folds it is not in
+    if not checks.is_traced(worst):
+        raise_if_failed(worst, logits, labels, weights, "cross_fit")
+    failed = worst >= Status.INVALID_INPUT
+    return jnp.where(failed[..., None, None], jnp.nan, out_of_fold(split, fits, logits))
 
 
 def fit_folds(calibrator, logits, labels, weights, *, folds, key, call) -> tuple[Split, Any]:

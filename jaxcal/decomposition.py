@@ -1,7 +1,7 @@
 """Risk = calibration + refinement: what post-hoc scaling will remove from a loss, and what it will not."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -107,14 +107,15 @@ def decompose(
     if folds is None and calibrator is None:
         result = _with_temperature(loss, logits, labels, weights)
     elif folds is None:
-        fit = calibrator(logits, labels, weights=weights)
-        result = _with_map(loss, logits, labels, weights, fit(logits), getattr(fit, "status", None), fit)
+        fit = calibrator(logits, labels, weights=weights)  # any object: it does not enter the compiled part
+        result = _with_map(loss, logits, labels, weights, fit(logits), getattr(fit, "status", None))
+        result = replace(result, fit=fit)
     else:
         calibrator = partial(fit_temperature, loss=loss) if calibrator is None else calibrator
         split, fits = fit_folds(calibrator, logits, labels, weights, folds=folds, key=key, call="decompose")
         status = getattr(fits, "status", None)
         worst = None if status is None else jnp.max(status, axis=-1)
-        result = _with_map(loss, logits, labels, weights, out_of_fold(split, fits, logits), worst, None)
+        result = _with_map(loss, logits, labels, weights, out_of_fold(split, fits, logits), worst)
     if not checks.is_traced(result):
         raise_if_failed(result.status, logits, labels, weights, "decompose")
     return result
@@ -132,14 +133,14 @@ def _with_temperature(loss, logits, labels, weights):
 
 
 @partial(jax.jit, static_argnums=0)
-def _with_map(loss, logits, labels, weights, log_probabilities, status, fit):
+def _with_map(loss, logits, labels, weights, log_probabilities, status):
     z, y, w = aligned(logits, labels, weights)
     g, _, _ = aligned(log_probabilities, labels, weights)
     risk, refinement = jnp.broadcast_arrays(mean_loss(loss, z, y, w), mean_loss(loss, g.astype(z.dtype), y, w))
     status = jnp.full(risk.shape, Status.CONVERGED, jnp.int32) if status is None else status
     status = jnp.broadcast_to(jnp.asarray(status, jnp.int32), risk.shape)
     status = jnp.where(jnp.isnan(risk), Status.INVALID_INPUT, status)
-    return _assemble(loss, z.shape[-1], y, w, risk, refinement, status, fit)
+    return _assemble(loss, z.shape[-1], y, w, risk, refinement, status, None)
 
 
 def _assemble(loss, num_classes, labels, weights, risk, refinement, status, fit):

@@ -1,5 +1,7 @@
 """From what people hold (probabilities, scores, classes) to logits, and from logits to binary events."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -37,27 +39,22 @@ def logits_from_probs(p, *, atol: float | None = None, floor: float | None = Non
         raise ValueError(f"atol must be >= 0, got {atol}")
     if floor is not None and not 0 < floor < 1 / k:
         raise ValueError(f"floor must be in (0, 1/k) = (0, {1 / k:.4g}), got {floor}")
-    logits, sums = _log_probabilities(p, tolerance, floor)
+    logits, sums, bad = _log_probabilities(p, tolerance, floor)
     if not checks.is_traced(logits):
-        bad = jnp.isnan(logits).any(-1)
-        checks.raise_if_unusable(bad.any(-1) if bad.ndim else bad, lambda: _explain_probs(p, sums, bad, tolerance))
+        checks.raise_if_unusable(checks.lanes(bad), lambda: _explain_probs(p, sums, bad, tolerance))
     return logits
 
 
-@jax.jit
-def _row_sums(p):
-    return jnp.sum(p.astype(checks.compute_dtype(p)), axis=-1)
-
-
+@partial(jax.jit, static_argnums=(1, 2))
 def _log_probabilities(p, tolerance, floor):
-    sums = _row_sums(p)
+    sums = jnp.sum(p.astype(checks.compute_dtype(p)), axis=-1)
     good = jnp.all((p >= 0) & (p <= 1 + tolerance), axis=-1) & (jnp.abs(sums - 1) <= tolerance)
     q = p.astype(sums.dtype)
     if floor is not None:
         q = jnp.maximum(q, floor)
         q = q / jnp.sum(q, axis=-1, keepdims=True)
     logs = jnp.where(q > 0, jnp.log(jnp.where(q > 0, q, 1)), -jnp.inf)
-    return jnp.where(good[..., None], logs, jnp.nan).astype(p.dtype), sums
+    return jnp.where(good[..., None], logs, jnp.nan).astype(p.dtype), sums, ~good
 
 
 def _explain_probs(p, sums, bad, tolerance):
@@ -79,7 +76,8 @@ def binary_logits(s) -> jax.Array:
         s: scores `(...)`, on the log-odds scale, +-inf allowed.
 
     Returns:
-        Logits `(..., 2)` with sigmoid(s) as the probability of class 1; NaN scores give NaN rows.
+        Logits `(..., 2)` with sigmoid(s) as the probability of class 1. NaN scores give NaN rows; an eager call raises
+        `ValueError` when no lane (all axes but the last) is valid.
 
     Differentiable in s. A peer's two-sided form (-s, s) has half our inverse temperature.
 
@@ -90,8 +88,18 @@ def binary_logits(s) -> jax.Array:
         [[0.0, 1.5], [-inf, 0.0]]
     """
     s = checks.as_floats(s, "s")
-    certain = s == jnp.inf
-    return jnp.stack([jnp.where(certain, -jnp.inf, jnp.zeros_like(s)), jnp.where(certain, 0, s)], axis=-1)
+    logits, bad = _binary_logits(s)
+    if not checks.is_traced(logits):
+        explain = lambda: f"binary_logits: scores must not be NaN, got {checks.first(s, bad)}"  # noqa: E731
+        checks.raise_if_unusable(checks.lanes(bad), explain)
+    return logits
+
+
+@jax.jit
+def _binary_logits(s):
+    certain, bad = s == jnp.inf, jnp.isnan(s)
+    zero = jnp.where(bad, jnp.nan, jnp.zeros_like(s))
+    return jnp.stack([jnp.where(certain, -jnp.inf, zero), jnp.where(certain, 0, s)], axis=-1), bad
 
 
 def log_odds(p) -> jax.Array:
@@ -113,30 +121,42 @@ def log_odds(p) -> jax.Array:
         [0.     1.0986]
     """
     p = checks.as_floats(p, "p")
+    scores, bad = _log_odds(p)
+    if not checks.is_traced(scores):
+        explain = lambda: f"log_odds: probabilities must be in [0, 1], got {checks.first(p, bad)}"  # noqa: E731
+        checks.raise_if_unusable(checks.lanes(bad), explain)
+    return scores
+
+
+@jax.jit
+def _log_odds(p):
     q = p.astype(checks.compute_dtype(p))
-    result = jnp.where((q >= 0) & (q <= 1), jnp.log(q) - jnp.log1p(-q), jnp.nan).astype(p.dtype)
-    if not checks.is_traced(result):
-        bad = jnp.isnan(result)
-        zeros = jnp.zeros_like(result)
-        checks.raise_if_unusable(
-            bad.any(-1) if bad.ndim else bad, lambda: checks.explain_events(p, zeros, call="log_odds")
-        )
-    return result
+    good = (q >= 0) & (q <= 1)
+    return jnp.where(good, jnp.log(q) - jnp.log1p(-q), jnp.nan).astype(p.dtype), ~good
 
 
-def _prepare(logits, labels, weights, call):
-    """Log-probabilities with every invalid row NaN, labels, and a check for eager callers."""
+def _event(call, event, logits, labels, weights, positive=None):
     logits = checks.as_logits(logits)
     labels = checks.as_labels(labels, logits)
-    weights = checks.as_weights(weights, logits.shape[:-1], checks.compute_dtype(logits))
-    log_p = log_softmax(logits.astype(checks.compute_dtype(logits)))
-    valid = (labels >= 0) & (labels < logits.shape[-1]) & ~jnp.isnan(log_p[..., 0])
-    if not checks.is_traced(logits, labels, weights):
-        bad = ~valid if weights is None else ~valid & (weights > 0)
-        checks.raise_if_unusable(
-            bad.any(-1) if bad.ndim else bad, lambda: checks.explain_multiclass(logits, labels, weights, call=call)
-        )
-    return logits, labels, log_p, valid
+    if positive is not None and not 0 <= positive < logits.shape[-1]:
+        raise ValueError(f"positive must be a class index in [0, {logits.shape[-1]}), got {positive}")
+    weights = checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
+    p, y, bad = _evaluate(event, logits, labels, weights, positive)
+    if not checks.is_traced(p):
+        checks.raise_if_unusable(checks.lanes(bad), lambda: checks.explain_multiclass(logits, labels, weights, call=call))
+    return p, y
+
+
+@partial(jax.jit, static_argnums=0)
+def _evaluate(event, logits, labels, weights, positive):
+    """Probabilities (NaN in invalid rows) and outcomes of an event, and which rows of weight > 0 are invalid."""
+    # rows that hold NaN or +inf, or nothing but -inf: 0 in their place keeps them out of the derivatives of the others
+    usable = jnp.isfinite(jnp.max(logits, axis=-1))
+    log_p = log_softmax(jnp.where(usable[..., None], logits, 0).astype(checks.compute_dtype(logits)))
+    valid = (labels >= 0) & (labels < logits.shape[-1]) & usable
+    log_p, hit = event(logits, log_p, labels, valid, positive)
+    bad = ~valid if weights is None else ~valid & (weights > 0)
+    return jnp.where(valid, jnp.exp(log_p), jnp.nan).astype(logits.dtype), hit & valid, bad
 
 
 def top_label(logits, labels, *, weights=None) -> tuple[jax.Array, jax.Array]:
@@ -159,9 +179,12 @@ def top_label(logits, labels, *, weights=None) -> tuple[jax.Array, jax.Array]:
         >>> print(confidence.round(3), correct)
         [0.731 0.881] [ True False]
     """
-    logits, labels, log_p, valid = _prepare(logits, labels, weights, "top_label")
-    confidence = jnp.where(valid, jnp.exp(jnp.max(log_p, axis=-1)), jnp.nan)
-    return confidence.astype(logits.dtype), (jnp.argmax(log_p, axis=-1) == labels) & valid
+    return _event("top_label", _top_label, logits, labels, weights)
+
+
+def _top_label(logits, log_p, labels, valid, positive):
+    # arg max of the logits, as in `accuracy`: log-probabilities of close logits round to ties
+    return jnp.max(log_p, axis=-1), jnp.argmax(logits, axis=-1) == labels
 
 
 def binary_event(logits, labels, positive: int, *, weights=None) -> tuple[jax.Array, jax.Array]:
@@ -182,12 +205,11 @@ def binary_event(logits, labels, positive: int, *, weights=None) -> tuple[jax.Ar
         >>> print(p.round(3), y)
         [0.212] [ True]
     """
-    logits, labels, log_p, valid = _prepare(logits, labels, weights, "binary_event")
-    k = logits.shape[-1]
-    if not 0 <= positive < k:
-        raise ValueError(f"positive must be a class index in [0, {k}), got {positive}")
-    p = jnp.where(valid, jnp.exp(log_p[..., positive]), jnp.nan)
-    return p.astype(logits.dtype), (labels == positive) & valid
+    return _event("binary_event", _positive, logits, labels, weights, positive)
+
+
+def _positive(logits, log_p, labels, valid, positive):
+    return log_p[..., positive], labels == positive
 
 
 def class_wise(logits, labels, *, weights=None) -> tuple[jax.Array, jax.Array]:
@@ -208,8 +230,10 @@ def class_wise(logits, labels, *, weights=None) -> tuple[jax.Array, jax.Array]:
         >>> p.shape, y.sum(-1).tolist()
         ((3, 4), [1, 1, 2])
     """
-    logits, labels, log_p, valid = _prepare(logits, labels, weights, "class_wise")
-    p = jnp.where(valid[..., None], jnp.exp(log_p), jnp.nan).astype(logits.dtype)
-    p = jnp.moveaxis(p, -1, 0)
-    classes = lax.broadcasted_iota(jnp.int32, p.shape, 0)
-    return p, (classes == labels) & valid
+    return _event("class_wise", _each_class, logits, labels, weights)
+
+
+def _each_class(logits, log_p, labels, valid, positive):
+    shape = (*valid.shape, log_p.shape[-1])
+    log_p = jnp.moveaxis(jnp.broadcast_to(log_p, shape), -1, 0)
+    return log_p, lax.broadcasted_iota(jnp.int32, log_p.shape, 0) == labels

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxcal import checks
@@ -42,10 +43,8 @@ class ProperLoss:
         labels = checks.as_labels(labels, logits)
         losses = _evaluate(self, logits, labels)
         if not checks.is_traced(losses):
-            bad = jnp.isnan(losses)
             checks.raise_if_unusable(
-                bad.any(-1) if bad.ndim else bad,
-                lambda: checks.explain_multiclass(logits, labels, call=self.name),
+                checks.lanes(np.isnan(losses)), lambda: checks.explain_multiclass(logits, labels, call=self.name)
             )
         return losses
 
@@ -269,7 +268,7 @@ def weighted_mean(values: jax.Array, weights: jax.Array | None) -> jax.Array:
 
 def _poisoned(values):
     """NaN values with NaN derivatives: a training step must not look healthy where the risk is NaN."""
-    return jnp.where(jnp.isnan(values), jnp.nan * values, values)
+    return values * jnp.where(jnp.isnan(values), jnp.nan, 1)
 
 
 def risk(logits, labels, *, loss: ProperLoss = log_loss, weights=None) -> jax.Array:
@@ -301,7 +300,7 @@ def risk(logits, labels, *, loss: ProperLoss = log_loss, weights=None) -> jax.Ar
     value = _risk(loss, logits, labels, weights)
     if not checks.is_traced(value):
         checks.raise_if_unusable(
-            jnp.isnan(value), lambda: checks.explain_multiclass(logits, labels, weights, call="risk")
+            np.isnan(value), lambda: checks.explain_multiclass(logits, labels, weights, call="risk")
         )
     return value
 

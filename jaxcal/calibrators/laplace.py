@@ -72,6 +72,6 @@ def laplace(calibrator: Callable) -> Callable:
         fit = calibrator(logits, labels, weights=weights)
         n = jnp.asarray(logits.shape[-2], checks.compute_dtype(logits)) if weights is None else jnp.sum(weights, axis=-1)
         status = jnp.asarray(getattr(fit, "status", Status.CONVERGED), jnp.int32)
-        return LaplaceFit(fit, jnp.broadcast_to(n, status.shape), status)
+        return LaplaceFit(fit, *jnp.broadcast_arrays(n, status))
 
     return fit_laplace

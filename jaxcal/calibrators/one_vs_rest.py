@@ -12,6 +12,7 @@ from jax import lax
 from jaxcal import checks
 from jaxcal.calibrators.fit import Fit
 from jaxcal.calibrators.temperature import prepare
+from jaxcal.losses import hide_absent
 from jaxcal.solvers import log_softmax, shifted
 from jaxcal.status import Status
 
@@ -57,7 +58,9 @@ class OneVsRestFit(Fit):
         if self.num_classes == 2:
             result = self.fit.log_probabilities(_difference(logits))
         else:
-            log_event = jnp.moveaxis(self.fit.log_probabilities(_against_rest(logits))[..., 1], 0, -1)
+            # class by class, so that the batch axes of the fits meet those of the logits
+            log_events = jax.vmap(lambda fit, score: fit.log_probabilities(score))(self.fit, _against_rest(logits))
+            log_event = jnp.moveaxis(log_events[..., 1], 0, -1)
             impossible = jnp.all(log_event == -jnp.inf, axis=-1, keepdims=True)
             result = log_softmax(jnp.where(impossible, 0, log_event))
         result = result.astype(logits.dtype)
@@ -95,6 +98,7 @@ def one_vs_rest(fit_binary: Callable) -> Callable:
     def fit_one_vs_rest(logits, labels, *, weights=None) -> OneVsRestFit:
         logits, labels, weights = prepare(logits, labels, weights, "one_vs_rest")
         k = logits.shape[-1]
+        logits = hide_absent(logits, weights)
         dtype = checks.compute_dtype(logits)
         known = (labels >= 0) & (labels < k)
         if k == 2:
@@ -104,10 +108,11 @@ def one_vs_rest(fit_binary: Callable) -> Callable:
         scores = _against_rest(logits)
         classes = lax.broadcasted_iota(labels.dtype, (k,) + (1,) * labels.ndim, 0)
         outcomes = jnp.where(known, (classes == labels).astype(dtype), jnp.nan)
-        ndim = max(scores.ndim, outcomes.ndim)
+        ndim = max(scores.ndim, outcomes.ndim, 0 if weights is None else weights.ndim + 1)
         lift = lambda a: a.reshape((k,) + (1,) * (ndim - a.ndim) + a.shape[1:])  # noqa: E731
         fit = fit_binary(lift(scores), lift(outcomes), weights=weights)
-        return OneVsRestFit(fit, jnp.max(_status(fit), axis=0), k)
+        status = _status(fit)
+        return OneVsRestFit(fit, jnp.max(status, axis=0) if status.ndim else status, k)
 
     return fit_one_vs_rest
 
@@ -128,6 +133,8 @@ def _against_rest(logits):
 
     def one(c):
         others = jnp.where(jnp.arange(k) == c, -jnp.inf, log_p)
-        return jnp.take(log_p, c, axis=-1) - jax.nn.logsumexp(others, axis=-1)
+        alone = jnp.max(others, axis=-1) == -jnp.inf  # logsumexp has NaN derivatives there
+        rest = jax.nn.logsumexp(jnp.where(alone[..., None], 0, others), axis=-1)
+        return jnp.take(log_p, c, axis=-1) - jnp.where(alone, -jnp.inf, rest)
 
     return lax.map(one, jnp.arange(k))

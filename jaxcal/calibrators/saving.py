@@ -2,9 +2,12 @@
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
+import struct
 import zipfile
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +21,24 @@ _FORMAT = "jaxcal-calibrator"
 _VERSION = 1
 _CLASSES = {cls.__name__: cls for cls in (TemperatureFit, LaplaceFit, OneVsRestFit)}
 
-# A fitted calibrator is small; a header or array beyond this is not one of ours (or a decompression bomb).
+# The header of a calibrator is a few hundred bytes; one beyond this is not ours.
 _MAX_HEADER_BYTES = 1 << 20
-_MAX_ARRAY_BYTES = 1 << 32
+
+# What the readers of zip, npy and JSON raise on damaged files.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zlib.error,
+)
 
 
 def save(fit, path) -> None:
@@ -60,22 +78,38 @@ def load(path):
         >>> bool(again.temperature == fit.temperature)
         True
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            sizes = {info.filename.removesuffix(".npy"): info.file_size for info in archive.infolist()}
-            if sizes.get("header", _MAX_HEADER_BYTES + 1) > _MAX_HEADER_BYTES:
-                raise ValueError("it has no header of a jaxcal calibrator")
-            if max(sizes.values()) > _MAX_ARRAY_BYTES:
-                raise ValueError("it holds an array larger than any calibrator")
-            with np.load(path, allow_pickle=False) as stored:
-                header = json.loads(stored["header"].tobytes())
-                if not isinstance(header, dict) or header.get("format") != _FORMAT:
-                    raise ValueError("its header is not that of a jaxcal calibrator")
-                if header.get("version") != _VERSION:
-                    raise ValueError(f"it has format version {header.get('version')}, this jaxcal reads {_VERSION}")
-                return _rebuild(header["fit"], {name: stored[name] for name in stored.files if name != "header"})
-    except (zipfile.BadZipFile, EOFError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{os.fspath(path)} is not a calibrator saved by jaxcal: {error}") from error
+    with open(path, "rb") as file:
+        try:
+            return _load(file, os.path.getsize(path))
+        except _DAMAGE as error:
+            raise ValueError(f"{os.fspath(path)} is not a calibrator saved by jaxcal: {error}") from error
+
+
+def _load(file, size: int):
+    with zipfile.ZipFile(file) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if sum(info.file_size for info in members.values()) > size:
+            raise ValueError("its arrays claim to be larger than the file")
+        if "header" not in members or members["header"].file_size > _MAX_HEADER_BYTES:
+            raise ValueError("it has no header of a jaxcal calibrator")
+        header = json.loads(_read(archive, members["header"]).tobytes())
+        if not isinstance(header, dict) or header.get("format") != _FORMAT:
+            raise ValueError("its header is not that of a jaxcal calibrator")
+        if header.get("version") != _VERSION:
+            raise ValueError(f"it has format version {header.get('version')}, this jaxcal reads {_VERSION}")
+        return _rebuild(header["fit"], {name: _read(archive, info) for name, info in members.items()})
+
+
+def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    """One array of plain numbers, its size checked before it is read."""
+    with archive.open(info) as file:
+        np.lib.format.read_magic(file)
+        shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+        if dtype.kind not in "biuf":
+            raise ValueError(f"{info.filename} holds {dtype}, not numbers")
+        if file.tell() + math.prod(shape) * dtype.itemsize != info.file_size:
+            raise ValueError(f"{info.filename} is said to have shape {shape}, which is not its size")
+        return np.frombuffer(file.read(), dtype).reshape(shape, order="F" if fortran_order else "C")
 
 
 def _describe(value, name: str, arrays: dict[str, np.ndarray]):

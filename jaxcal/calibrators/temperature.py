@@ -26,7 +26,8 @@ class TemperatureFit(Fit):
         risk: the minimized mean loss on the fitting data, `(...)`: the in-sample refinement.
         status: `jaxcal.Status` as int32, `(...)`; the bounds are those of u.
         num_steps: full passes over the data, int32 `(...)`.
-        gradient_norm: |d risk / d log T| at the returned temperature, `(...)`.
+        gradient_norm: |d risk / d log T| at the last point that was evaluated, `(...)`; the last step is taken without
+            another pass, so that it bounds the gradient at the returned temperature.
     """
 
     inverse_temperature: jax.Array

@@ -71,8 +71,9 @@ def minimize_log_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array |
 
     def accept(value, step, aux):
         risk, _, slope_x = aux
-        # the decrease a further step would bring, far below what the loss resolves; or F is rounding already
-        small = 0.5 * jnp.abs(slope_x * step) <= info.eps**1.5 * risk
+        # the decrease that a further step would bring is far below what the loss resolves, or F is rounding already; the
+        # step is still taken, for the sake of T
+        small = 0.5 * jnp.abs(slope_x * step) <= info.eps**1.25 * risk
         return small | (jnp.abs(value) <= 2 * info.eps) | (observed == 0)
 
     root = bracketed_root(
@@ -86,7 +87,6 @@ def minimize_log_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array |
         max_steps=_MAX_STEPS,
     )
     risk, slope, _ = root.aux
-    # the step that was judged too small to matter for the loss is free, and T gains its digits
     last_step = -root.value / root.slope
     last_step = jnp.where(root.converged & (jnp.abs(last_step) < 1e-2 * root.x), last_step, 0)
     u = _inverse_temperature(root.x + last_step, scale)

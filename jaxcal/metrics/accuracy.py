@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxcal import checks
 from jaxcal.losses import weighted_mean
@@ -30,11 +31,11 @@ def accuracy(logits, labels, *, weights=None) -> jax.Array:
     labels = checks.as_labels(labels, logits)
     if logits.ndim < 2:
         raise ValueError(f"accuracy needs logits of shape (..., n, k), got {logits.shape}")
-    weights = checks.as_weights(weights, logits.shape[:-1], checks.compute_dtype(logits))
+    weights = checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
     value = _accuracy(logits, labels, weights)
     if not checks.is_traced(value):
         checks.raise_if_unusable(
-            jnp.isnan(value), lambda: checks.explain_multiclass(logits, labels, weights, call="accuracy")
+            np.isnan(value), lambda: checks.explain_multiclass(logits, labels, weights, call="accuracy")
         )
     return value
 

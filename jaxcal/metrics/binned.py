@@ -60,14 +60,14 @@ def ece(p, y, *, num_bins: int = 15, norm: str = "l1", bins: str | Sequence[floa
     p, y, weights = as_events(p, y, weights)
     value = _ece(p, y, weights, bin_rule(bins, num_bins), norm)
     if not checks.is_traced(value):
-        checks.raise_if_unusable(jnp.isnan(value), lambda: checks.explain_events(p, y, weights, call="ece"))
+        checks.raise_if_unusable(np.isnan(value), lambda: checks.explain_events(p, y, weights, call="ece"))
     return value
 
 
 def as_events(p, y, weights):
     """Static checks of a binary data set: probabilities and outcomes `(..., n)`."""
     p = checks.as_floats(p, "p")
-    y = jnp.asarray(y)
+    y = checks.as_array(y, "y")
     if p.ndim == 0 or p.size == 0:
         raise ValueError(f"p must have shape (..., n) and not be empty, got {p.shape}")
     if y.ndim == 0 or y.shape[-1] != p.shape[-1]:
@@ -114,7 +114,7 @@ def _mass_bin(p, weights, num_bins):
     # the weight before the first of a group of equal scores, carried along the group: it never decreases
     smaller = jax.lax.cummax(jnp.where(first, before, 0), axis=before.ndim - 1)
     mass = jnp.sum(sorted_w, axis=-1, keepdims=True)
-    bin_sorted = jnp.clip(jnp.floor(num_bins * (smaller / mass)), 0, num_bins - 1).astype(jnp.int32)
+    bin_sorted = jnp.clip(jnp.floor(num_bins * smaller / mass), 0, num_bins - 1).astype(jnp.int32)
     inverse = argsort(order)
     return jnp.take_along_axis(bin_sorted, inverse, axis=-1)
 
@@ -122,7 +122,6 @@ def _mass_bin(p, weights, num_bins):
 def bin_sums(p: jax.Array, y: jax.Array, weights: jax.Array | None, rule: tuple) -> Bins:
     """Sums a bin, NaN lanes where a row of weight > 0 is invalid."""
     dtype = checks.compute_dtype(p)
-    p = p.astype(dtype) if rule[0] == "mass" or jnp.finfo(p.dtype).bits < 32 else p
     y = y.astype(dtype)
     valid = (p >= 0) & (p <= 1) & ((y == 0) | (y == 1))
     present = jnp.broadcast_to(jnp.ones((), bool) if weights is None else weights > 0, valid.shape[-1:])
@@ -137,20 +136,21 @@ def bin_sums(p: jax.Array, y: jax.Array, weights: jax.Array | None, rule: tuple)
     w = jnp.where(present, jnp.ones((), dtype) if weights is None else weights, 0)
     q = jnp.where(present & valid, p, 0.0)
     o = jnp.where(present & valid, y, 0.0)
-    q, o, w = (jnp.broadcast_to(a, shape).astype(dtype) for a in (q, o, w))
-    index, num_bins = assign(q, w if rule[0] == "mass" else None, rule)
+    q, o, w = (jnp.broadcast_to(a, shape) for a in (q, o, w))
+    # half-precision scores are compared with edges of their own dtype, everything else is float32
+    index, num_bins = assign(q.astype(dtype), w, rule) if rule[0] == "mass" else assign(q, None, rule)
+    q = q.astype(dtype)
     sums = [segment_totals(v, index, num_bins) for v in (w, w * q, w * o, w * (o - q))]
-    return Bins(*(jnp.where(lane_ok, s, jnp.nan) for s in sums))
+    return Bins(*(s * jnp.where(lane_ok, 1, jnp.nan) for s in sums))  # NaN in derivatives too
 
 
 @jax.jit(static_argnums=(3, 4))
 def _ece(p, y, weights, rule, norm):
     sums = bin_sums(p, y, weights, rule)
     mass = jnp.sum(sums.weight, axis=-1)
-    occupied = sums.weight > 0
     if norm == "l1":
         return jnp.sum(jnp.abs(sums.gap), axis=-1) / mass
-    gap = jnp.where(occupied, sums.gap / jnp.where(occupied, sums.weight, 1), jnp.where(occupied | (mass > 0)[..., None], 0, jnp.nan))
+    gap = sums.gap / jnp.where(sums.weight == 0, 1, sums.weight)
     if norm == "max":
         return jnp.max(jnp.abs(gap), axis=-1)
     square = jnp.sum(sums.weight * gap**2, axis=-1) / mass

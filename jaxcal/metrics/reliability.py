@@ -56,7 +56,7 @@ def reliability_curve(p, y, *, num_bins: int = 15, bins="width", weights=None) -
     p, y, weights = as_events(p, y, weights)
     curve = _curve(p, y, weights, bin_rule(bins, num_bins))
     if not checks.is_traced(curve):
-        bad = np.isnan(np.asarray(curve.count)).any(-1)
+        bad = checks.lanes(np.isnan(curve.count))
         checks.raise_if_unusable(bad, lambda: checks.explain_events(p, y, weights, call="reliability_curve"))
     return curve
 

@@ -1,5 +1,6 @@
 """Figures. Each takes `ax=None`, returns the Axes, and leaves matplotlib's settings alone; matplotlib is the extra `plot`."""
 
+from jaxcal.plots.epochs import decomposition_curves as decomposition_curves
 from jaxcal.plots.reliability import reliability_diagram as reliability_diagram
 
-__all__ = ["reliability_diagram"]
+__all__ = ["decomposition_curves", "reliability_diagram"]

@@ -41,9 +41,8 @@ def mean_and_interval(values) -> tuple[np.ndarray, np.ndarray]:
 def decomposition_curves(decomposition, *, chosen: Mapping[str, object] | None = None, unit: str = "nats", ax=None):
     """Risk and refinement against the epoch, calibration (the gap between them) in a panel of its own below.
 
-    Lines are means over seeds, bands their 95 % t intervals. The vertical axes fit what happens after the first tenth of
-    the epochs, because the first steps of training are ten times higher than all that matters; the calibration axis
-    starts at 0.
+    Lines are means over seeds, bands their 95 % t intervals. The vertical axes fit what happens after the first tenth
+    of the epochs, because the first steps of training are far above all that matters; the calibration axis shows 0.
 
     Args:
         decomposition: a `jaxcal.Decomposition` (or anything with risk, calibration and refinement) of shape `(epochs,)`
@@ -71,7 +70,9 @@ def decomposition_curves(decomposition, *, chosen: Mapping[str, object] | None =
         >>> ax.get_ylabel()
         'loss (nats)'
     """
-    curves = [np.atleast_2d(np.asarray(c)) for c in (decomposition.risk, decomposition.calibration, decomposition.refinement)]
+    curves = [
+        np.atleast_2d(np.asarray(c)) for c in (decomposition.risk, decomposition.calibration, decomposition.refinement)
+    ]
     if len({c.shape for c in curves}) > 1 or curves[0].ndim != 2 or curves[0].size == 0:
         raise ValueError(f"the curves must have shape (epochs,) or (seeds, epochs), got {[c.shape for c in curves]}")
     risk, calibration, refinement = curves
@@ -92,7 +93,7 @@ def decomposition_curves(decomposition, *, chosen: Mapping[str, object] | None =
     _fit_vertical(upper, (risk, refinement))
     _fit_vertical(lower, (calibration,), include_zero=True)
     upper.set_ylabel(f"loss ({unit})")
-    lower.set_ylabel(f"({unit})")
+    lower.set_ylabel(unit)
     if strip:
         _strip_of_choices(strip[0], chosen)
         for name, picks in chosen.items():
@@ -113,7 +114,9 @@ def decomposition_curves(decomposition, *, chosen: Mapping[str, object] | None =
 def _as_epochs(name, indices, num_epochs) -> np.ndarray:
     indices = np.atleast_1d(np.asarray(indices))
     if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
-        raise ValueError(f"chosen[{name!r}] must be integers of shape () or (seeds,), got {indices.dtype} {indices.shape}")
+        raise ValueError(
+            f"chosen[{name!r}] must be integers of shape () or (seeds,), got {indices.dtype} {indices.shape}"
+        )
     if indices.min() < 0 or indices.max() >= num_epochs:
         raise ValueError(f"chosen[{name!r}] must lie in [0, {num_epochs}), got {indices.tolist()}")
     return indices + 1
@@ -144,19 +147,26 @@ def _curve(ax, epochs, values, color, label, side):
         ax.fill_between(epochs, mean - half_width, mean + half_width, color=color, alpha=0.18, linewidth=0, zorder=2)
     ax.plot(epochs, mean, color=color, linewidth=1.8, label=label.partition("\n")[0], zorder=3)
     ax.annotate(
-        label, (epochs[-1], mean[-1]), xytext=(6, 0), textcoords="offset points", color=color, va=side, annotation_clip=False
+        label,
+        (epochs[-1], mean[-1]),
+        xytext=(6, 0),
+        textcoords="offset points",
+        color=color,
+        va=side,
+        annotation_clip=False,
     )
 
 
 def _fit_vertical(ax, curves, include_zero=False):
-    """Limits from the means and bands after the first tenth of the epochs."""
-    tail = [np.stack(mean_and_interval(c[:, c.shape[-1] // 10 :])) for c in curves]
-    low = min(np.nanmin(mean - np.nan_to_num(half_width)) for mean, half_width in tail)
-    high = max(np.nanmax(mean + np.nan_to_num(half_width)) for mean, half_width in tail)
-    if include_zero:
-        low, high = min(low, 0.0), max(high, 0.0)
+    """All lows of means and bands are shown, and the highs after the first tenth of the epochs."""
+    low, high = (0.0, 0.0) if include_zero else (np.inf, -np.inf)
+    for curve in curves:
+        mean, half_width = mean_and_interval(curve)
+        half_width = np.nan_to_num(half_width)
+        low = min(low, np.min(mean - half_width))
+        high = max(high, np.max((mean + half_width)[len(mean) // 10 :]))
     margin = 0.06 * (high - low) or 1e-6
-    ax.set_ylim(low if include_zero and low == 0 else low - margin, high + margin)
+    ax.set_ylim(0 if include_zero and low == 0 else low - margin, high + margin)
 
 
 def _mark(upper, lower, epochs, curve, epoch, color):
@@ -175,15 +185,8 @@ def _strip_of_choices(ax, chosen):
         heights = row + (np.linspace(-0.22, 0.22, len(picks)) if len(picks) > 1 else 0)
         ax.plot(picks, heights, "o", color=color, markersize=4, alpha=0.55, markeredgewidth=0, clip_on=False)
         ax.plot(picks.mean(), row, "|", color=color, markersize=11, markeredgewidth=2, clip_on=False)
-    ax.annotate(
-        "chosen epochs\n(dot: a seed,\nbar: mean)",
-        (1, 0.5),
-        xycoords="axes fraction",
-        xytext=(6, 0),
-        textcoords="offset points",
-        color=_OTHER,
-        va="center",
-        fontsize="small",
+    ax.set_title(
+        "epoch chosen by each rule (dot: one seed, bar: mean)", loc="left", fontsize="small", color=_OTHER, pad=3
     )
     ax.set_yticks(range(len(chosen)), chosen)
     ax.set_ylim(len(chosen) - 0.4, -0.6)

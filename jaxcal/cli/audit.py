@@ -1,0 +1,285 @@
+"""`jaxcal audit FILE`: what a user's own predictions lose to calibration and to refinement, with intervals."""
+
+import argparse
+import json
+import math
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import jaxcal
+from jaxcal.cli import bootstrap, predictions
+from jaxcal.cli.console import UserError, progress, require, table, write
+from jaxcal.cli.files import check_output, nth, replacing
+
+DESCRIPTION = """\
+Measure the calibration of predictions you have: risk (mean proper loss) split into calibration error, which temperature
+scaling removes, and refinement error, which it does not; temperature, accuracy and ECE.
+
+What is a logit, a probability or a label is named by you and never guessed. Leave the names out to see what a file
+holds and a complete command to type."""
+
+EXAMPLES = """\
+examples:
+  jaxcal audit val.npz --logits logits --labels labels         arrays of an .npz
+  jaxcal audit val.npy --probs --labels labels.npy             an .npy holds one array
+  jaxcal audit val.csv --probs 'p_*' --labels label            columns p_0, p_1, ..., p_10 in natural order
+  jaxcal audit val.csv --probs p_cat p_dog --labels animal     labels cat and dog, matched by name
+  jaxcal audit val.csv --logits score --labels y               one column: the score of class 1 of 2
+  jaxcal audit val.npz --logits z --labels y --fit t.npz && jaxcal apply t.npz test.npz --logits z --out test_p.npz
+
+labels: whole numbers from 0 to k - 1 in the order of the columns; or whatever follows the prefix common to all column
+  names (p_cat: cat, p_3: 3) when every label is found there; or anything, named in order by --classes A,B,C. The
+  mapping that was used is printed.
+weights: counts; a row of weight 2 equals two rows, a row of weight 0 is left out and not checked. If all are whole
+  numbers, a resample draws sum(weights) rows; otherwise each row keeps its weight when it is drawn.
+intervals: 95 % percentile bootstrap over rows; temperature (and folds) are fitted anew in every resample.
+--json prints one object: n, k, loss, ..., and in "estimates" a {"value", "lower", "upper"} for each quantity. Infinite
+  numbers are the strings "Infinity" and "-Infinity"; what does not exist is null.
+exit code: 0, or 2 with one line on stderr when the file or the arguments are at fault."""
+
+LOSSES = {
+    "log": jaxcal.log_loss,
+    "brier": jaxcal.brier_loss,
+    "half-brier": jaxcal.half_brier_loss,
+    "spherical": jaxcal.spherical_loss,
+}
+
+_NUM_BINS = 15
+
+_STATUS_LINES = {
+    jaxcal.Status.AT_LOWER_BOUND: "the predictions point away from the labels, so the best temperature is infinite "
+    "and calibrated predictions are uniform (are the labels those of these rows?)",
+    jaxcal.Status.AT_UPPER_BOUND: "every label is the most probable class, so the loss falls as long as T does; T is "
+    "where it stops changing, and says nothing about new data",
+    jaxcal.Status.NOT_IDENTIFIED: "every temperature gives the same loss, because each row is constant over the "
+    "classes; T is set to 1",
+    jaxcal.Status.NOT_CONVERGED: "the step limit was reached before the optimum; do not rely on T",
+}
+
+
+class _Result(NamedTuple):
+    estimates: bootstrap.Estimates
+    fit: jaxcal.TemperatureFit
+    intervals: bootstrap.Intervals | None
+    ece: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `jaxcal audit`."""
+    predictions.add_arguments(parser)
+    parser.add_argument("--labels", metavar="NAME", help="array or column of labels; for .npy the file that holds them")
+    parser.add_argument("--weights", metavar="NAME", help="array, column or .npy file of weights (counts)")
+    parser.add_argument("--classes", metavar="A,B,...", help="the label of each class, in the order of the predictions")
+    parser.add_argument("--loss", choices=LOSSES, default="log", help="proper loss, also for fitting T (default: log)")
+    parser.add_argument(
+        "--folds", type=int, metavar="K", help="refinement by K-fold cross-validation instead of in-sample"
+    )
+    parser.add_argument(
+        "--resamples", type=int, default=1000, metavar="B", help="bootstrap resamples (default 1000; 0: no intervals)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the resamples and folds (default 0)")
+    parser.add_argument(
+        "--plot",
+        metavar="OUT.png",
+        help="write a reliability diagram before and after temperature scaling (.png, .pdf, .svg)",
+    )
+    parser.add_argument("--fit", metavar="OUT.npz", help="save the temperature fitted on all rows, for `jaxcal apply`")
+    parser.add_argument("--json", action="store_true", help="print JSON and nothing else on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Audit `args.file`, write what was asked for, and print the result."""
+    plot, fit_file = _outputs(args)
+    if not 0 <= args.resamples <= 10**6:
+        raise UserError(f"--resamples must be from 0 to 1,000,000, got {args.resamples}")
+    if not 0 <= args.seed < 2**31:
+        raise UserError(f"--seed must be from 0 to 2^31 - 1, got {args.seed}")
+    data = predictions.read_predictions(args, f"jaxcal audit {shlex.quote(args.file)}", labelled=True)
+    loss = LOSSES[args.loss]
+    n, k = data.logits.shape
+    if args.folds is not None and not 2 <= args.folds <= n:
+        raise UserError(f"--folds must be from 2 to n = {n}, got {args.folds}")
+    _refuse_impossible(data, args)
+    how = {"loss": loss, "folds": args.folds, "seed": args.seed}
+    try:
+        estimates, fit = bootstrap.estimate(data.logits, data.labels, data.weights, **how)
+        intervals = None
+        if args.resamples:
+            drawn = bootstrap.resample(
+                data.logits, data.labels, data.weights, fit, resamples=args.resamples, progress=progress, **how
+            )
+            intervals = bootstrap.intervals(*drawn)
+        confidence, correct = jaxcal.top_label(data.logits, data.labels)
+        ece = float(jaxcal.ece(confidence, correct, num_bins=_NUM_BINS, weights=data.weights))
+        if fit_file is not None:
+            fit.check()
+    except ValueError as error:
+        raise UserError(" ".join(str(error).split())) from error
+    if plot is not None:
+        _draw(plot, args, data, fit, ece)
+    if fit_file is not None:
+        with replacing(fit_file) as temporary:
+            fit.save(temporary)
+    result = _Result(estimates, fit, intervals, ece)
+    notes = data.notes + _notes(args, result, data.weights)
+    if args.json:
+        write(json.dumps(_report(args, data, result, notes), indent=2, allow_nan=False))
+        return 0
+    write(_table(args, data, result))
+    write("")
+    for note in notes:
+        write(note)
+    for path, what in ((args.plot, "reliability diagram"), (args.fit, "calibrator")):
+        if path is not None:
+            write(f"wrote {what} {path}")
+    return 0
+
+
+def _outputs(args):
+    """Checked paths of the diagram and the calibrator, and the packages this run will need."""
+    inputs = [args.file, *(name for name in (args.labels, args.weights) if name)]
+    plot = fit_file = None
+    if args.plot is not None:
+        plot = check_output(args.plot, (".png", ".pdf", ".svg"), inputs)
+        require("matplotlib.figure", "plot")
+    if args.fit is not None:
+        fit_file = check_output(args.fit, (".npz",), inputs)
+    if not args.json:
+        require("rich.table", "cli")
+    return plot, fit_file
+
+
+def _refuse_impossible(data, args) -> None:
+    """A label on a class of probability 0 makes the log loss infinite whatever the temperature."""
+    if args.loss != "log":
+        return
+    own = np.take_along_axis(np.asarray(data.logits), data.labels[:, None], axis=1)[:, 0]
+    impossible = np.flatnonzero(own == -np.inf)
+    if len(impossible):
+        i = impossible[0]
+        remedy = "raise zeros with --floor 1e-6, or choose" if args.probs is not None else "choose"
+        raise UserError(
+            f"{nth(int(data.rows[i]))} gives its own class {data.labels[i]} the probability 0, so the log loss is "
+            f"infinite at every temperature ({len(impossible):,} such rows); {remedy} a bounded loss, --loss brier"
+        )
+
+
+def _notes(args, result: _Result, weights) -> list[str]:
+    notes = []
+    status = jaxcal.Status(int(result.fit.status))
+    if status != jaxcal.Status.CONVERGED:
+        notes.append(f"{status.name}: {_STATUS_LINES[status]}")
+    intervals = result.intervals
+    if intervals is not None:
+        whole = weights is not None and np.all(weights == np.round(weights))
+        rows = "rows" if weights is None else "rows, weights as counts" if whole else "rows, each with its weight"
+        notes.append(f"intervals: percentile bootstrap over {rows}, {args.resamples:,} resamples, seed {args.seed}")
+        outside = [q for q in bootstrap.Estimates._fields if not _inside(*_ends(result, q))]
+        if outside:
+            notes.append(
+                f"{', '.join(outside)}: outside its interval, because resamples lie on one side of an extreme value"
+            )
+        if intervals.failed:
+            notes.append(f"{intervals.failed:,} resamples gave no number for some quantity and are left out there")
+        if intervals.at_bound and status == jaxcal.Status.CONVERGED:
+            notes.append(f"in {intervals.at_bound:,} resamples T is at a bound, so its interval is not reliable")
+    notes.append(f"ECE: plug-in, top label, {_NUM_BINS} equal-width bins; it is biased upward, so it gets no interval")
+    return notes
+
+
+def _table(args, data, result: _Result) -> str:
+    n, k = data.logits.shape
+    name = f"{args.loss.replace('-', ' ')}{' loss' if args.loss != 'log' else ' loss, nats'}"
+    meaning = {
+        "risk": f"mean {name}",
+        "calibration": "removed by scaling by T",
+        "refinement": "left after scaling by T",
+        "sharpness": "uncertainty - refinement",
+        "uncertainty": "loss of class frequencies",
+        "temperature": "above 1: over-confident",
+        "accuracy": "",
+    }
+    rows = []
+    for quantity, text in meaning.items():
+        value, lower, upper = _ends(result, quantity)
+        interval = "" if lower is None else f"[{_show(lower)}, {_show(upper)}]"
+        rows.append((quantity, _show(value), interval, text))
+    rows.append(("ECE", _show(result.ece), "", f"top label, {_NUM_BINS} bins"))
+    weight = "" if data.weights is None else f", total weight {data.weights.sum():,.6g}"
+    how = f", {args.folds}-fold refinement" if args.folds else ""
+    title = f"{args.file}: {n:,} rows{weight}, {k} classes{how}"
+    return title + "\n\n" + table(("", "estimate", "95 % interval", "meaning"), rows, left=(0, 3))
+
+
+def _ends(result: _Result, quantity: str) -> tuple[float, float | None, float | None]:
+    value = float(getattr(result.estimates, quantity))
+    if result.intervals is None:
+        return value, None, None
+    return value, getattr(result.intervals.lower, quantity), getattr(result.intervals.upper, quantity)
+
+
+def _inside(value: float, lower: float, upper: float) -> bool:
+    rounding = 1e-5 * abs(value)  # the estimate is computed in float32, the ends mostly in float64
+    return not (value < lower - rounding or value > upper + rounding)
+
+
+def _show(value: float) -> str:
+    return f"{value + 0.0:#.4g}"  # + 0.0: no "-0.000"
+
+
+def _report(args, data, result: _Result, notes: list[str]) -> dict:
+    """The content of `--json`."""
+    n, k = data.logits.shape
+    estimates = {}
+    for quantity in bootstrap.Estimates._fields:
+        value, lower, upper = _ends(result, quantity)
+        estimates[quantity] = {"value": _plain(value), "lower": _plain(lower), "upper": _plain(upper)}
+    estimates["ece"] = {"value": _plain(result.ece), "lower": None, "upper": None}
+    return {
+        "file": args.file,
+        "n": n,
+        "k": k,
+        "total_weight": _plain(n if data.weights is None else data.weights.sum()),
+        "loss": args.loss,
+        "folds": args.folds,
+        "dtype": str(data.logits.dtype),
+        "level": 0.95,
+        "resamples": args.resamples,
+        "failed_resamples": result.intervals.failed if result.intervals else 0,
+        "seed": args.seed,
+        "estimates": estimates,
+        "status": jaxcal.Status(int(result.fit.status)).name,
+        "notes": notes,
+        "plot": args.plot,
+        "fit": args.fit,
+    }
+
+
+def _plain(value: float | None) -> float | str | None:
+    """A JSON number: JSON has no infinity (a string here) and no NaN (null here)."""
+    if value is None or math.isnan(value):
+        return None
+    return float(value) if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def _draw(path, args, data, fit, ece: float) -> None:
+    """Reliability of the top label before and after temperature scaling, on one Axes."""
+    from jaxcal.plots import reliability_diagram
+
+    figure = require("matplotlib.figure", "plot").Figure(figsize=(4.8, 5.6), layout="constrained")
+    ax = figure.subplots()
+    after = jaxcal.top_label(fit(data.logits), data.labels)
+    after_ece = float(jaxcal.ece(*after, num_bins=_NUM_BINS, weights=data.weights))
+    before = jaxcal.top_label(data.logits, data.labels)
+    for (confidence, correct), label in (
+        (before, f"as given, ECE {ece:.3f}"),
+        (after, f"after scaling, T = {float(fit.temperature):#.3g}, ECE {after_ece:.3f}"),
+    ):
+        curve = jaxcal.reliability_curve(confidence, correct, num_bins=_NUM_BINS, weights=data.weights)
+        reliability_diagram(curve, ax=ax, label=label)
+    ax.set_title(f"{Path(args.file).name}: top label, {len(data.rows):,} rows", fontsize="medium")
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=150, bbox_inches="tight")

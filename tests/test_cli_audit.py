@@ -1,0 +1,423 @@
+"""`jaxcal audit` and `jaxcal apply`: every printed number against the library, and files in and out."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+from functools import partial
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+import jaxcal
+from jaxcal.cli import bootstrap
+from jaxcal.cli.audit import LOSSES
+from jaxcal.cli.main import main
+
+N, K = 300, 4
+TERMS = ("risk", "calibration", "refinement", "sharpness", "uncertainty")
+
+
+@contextmanager
+def silent(description, total):
+    yield lambda steps: None
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Over-confident float32 logits (T = 1.6), labels, whole weights."""
+    rng = np.random.default_rng(3)
+    z = (2.5 * rng.normal(size=(N, K))).astype(np.float32)
+    p = np.exp(z / 1.6)
+    p /= p.sum(1, keepdims=True)
+    y = (rng.random(N)[:, None] > p.cumsum(1)).sum(1)
+    return z, y.clip(0, K - 1), rng.integers(1, 4, N)
+
+
+@pytest.fixture
+def npz(data, tmp_path):
+    z, y, w = data
+    np.savez(tmp_path / "val.npz", z=z, y=y, w=w)
+    return str(tmp_path / "val.npz")
+
+
+def call(capsys, *args):
+    code = main([str(a) for a in args])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    return out
+
+
+def audit(capsys, *args):
+    def no_constants(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(call(capsys, "audit", *args, "--json"), parse_constant=no_constants)
+
+
+def values(report):
+    return {name: entry["value"] for name, entry in report["estimates"].items()}
+
+
+@pytest.mark.parametrize(("loss", "folds"), [("log", None), ("log", 3), ("half-brier", None)])
+def test_json_is_what_the_library_says(capsys, data, npz, loss, folds):
+    z, y, w = data
+    options = [] if folds is None else ["--folds", folds]
+    report = audit(
+        capsys,
+        npz,
+        "--logits",
+        "z",
+        "--labels",
+        "y",
+        "--weights",
+        "w",
+        "--loss",
+        loss,
+        "--resamples",
+        0,
+        "--seed",
+        7,
+        *options,
+    )
+    library_loss = getattr(jaxcal, f"{loss.replace('-', '_')}_loss")
+    key = {} if folds is None else {"folds": folds, "key": jax.random.key(7)}
+    parts = jaxcal.decompose(z, y, loss=library_loss, weights=w, **key)
+    fit = parts.fit or jaxcal.fit_temperature(z, y, loss=library_loss, weights=w)
+    got = values(report)
+    for term in TERMS:
+        assert got[term] == pytest.approx(float(getattr(parts, term)), rel=1e-12)
+    assert got["temperature"] == pytest.approx(float(fit.temperature), rel=1e-12)
+    assert got["accuracy"] == pytest.approx(float(jaxcal.accuracy(z, y, weights=w)), rel=1e-12)
+    assert got["ece"] == pytest.approx(float(jaxcal.ece(*jaxcal.top_label(z, y), weights=w)), rel=1e-12)
+    assert (report["n"], report["k"], report["total_weight"], report["folds"]) == (N, K, float(w.sum()), folds)
+    assert report["estimates"]["risk"]["lower"] is None
+    assert report["status"] == "CONVERGED"
+
+
+@pytest.mark.parametrize(
+    ("loss", "folds", "weighted"),
+    [(jaxcal.log_loss, None, False), (jaxcal.log_loss, 3, True), (jaxcal.half_brier_loss, None, True)],
+)
+def test_resamples_agree_with_decompose_on_the_same_counts(data, monkeypatch, loss, folds, weighted):
+    z, y, w = data
+    monkeypatch.setattr(bootstrap, "_CHUNK_ROWS", 70)  # several chunks, the last one not full
+    weights = w.astype(float) if weighted else None
+    key = {} if folds is None else {"folds": folds, "key": jax.random.key(1)}
+    fit = jaxcal.fit_temperature(z, y, weights=w)
+    got, at_bound = bootstrap.resample(
+        z, y, weights, fit, loss=loss, folds=folds, resamples=12, seed=1, progress=silent
+    )
+    assert not at_bound.any()
+    fold = np.zeros(N, int) if folds is None else np.asarray(bootstrap.split_rows(key["key"], N, folds).fold)
+    chunks = bootstrap.row_chunks(fold)
+    counts = np.zeros((12, N), np.float32)
+    for rows, drawn in zip(chunks, bootstrap.draw(np.random.default_rng(1), 12, chunks, weights), strict=True):
+        counts[:, rows] = drawn
+    for i in range(12):
+        want = jaxcal.decompose(z, y, loss=loss, weights=counts[i], **key)
+        # out of fold the loss is not at its minimum, so that it feels the error of T to first order
+        atol = 5e-5 if folds else 5e-6
+        for term in TERMS:
+            assert getattr(got, term)[i] == pytest.approx(float(getattr(want, term)), rel=2e-5, abs=atol)
+        # the grid's promise at n = 300, 4 % between temperatures: an eighth of the squared spacing, times O(1)
+        if want.fit is not None:
+            assert got.temperature[i] == pytest.approx(float(want.fit.temperature), rel=1e-3)
+        assert got.accuracy[i] == pytest.approx(float(jaxcal.accuracy(z, y, weights=counts[i])), rel=1e-6)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_draws_are_multinomial_across_chunks(data, monkeypatch, weighted):
+    w = data[2].astype(float)
+    share = w / w.sum() if weighted else np.full(N, 1 / N)
+    total = w.sum() if weighted else N
+    monkeypatch.setattr(bootstrap, "_CHUNK_ROWS", 64)
+    chunks = bootstrap.row_chunks(np.zeros(N, int))
+    counts = np.concatenate(
+        list(bootstrap.draw(np.random.default_rng(0), 4000, chunks, w if weighted else None)), axis=1
+    )
+    assert len(chunks) == 5
+    assert (counts.sum(1) == total).all()
+    deviation = (counts.mean(0) - total * share) / np.sqrt(total * share / 4000)
+    assert np.abs(deviation).max() < 4.5
+    assert deviation.var() == pytest.approx(1, abs=0.35)
+    assert counts.var(0).mean() == pytest.approx((total * share * (1 - share)).mean(), rel=0.02)
+    pairs = np.cov(counts[:, [0, 1, 150, 299]].T)  # within and across chunks: -total p_i p_j
+    assert pairs[np.triu_indices(4, 1)].mean() == pytest.approx(0, abs=0.03)
+
+
+def test_other_weights_stay_with_their_rows():
+    w = np.array([0.5, 2.0, 1.25])
+    (counts,) = bootstrap.draw(np.random.default_rng(0), 100, [np.arange(3)], w)
+    np.testing.assert_array_equal((counts / w).sum(1), 3)
+    np.testing.assert_array_equal(counts / w, np.round(counts / w))
+
+
+def test_small_blocks_of_resamples_draw_from_the_same_law(data, monkeypatch):
+    z, y, _ = data
+    _, fit = bootstrap.estimate(z, y, None, loss=jaxcal.log_loss, folds=None, seed=0)
+    draw = partial(bootstrap.resample, z, y, None, fit, loss=jaxcal.log_loss, folds=None, seed=0, progress=silent)
+    whole, _ = draw(resamples=300)
+    monkeypatch.setattr(bootstrap, "_BLOCK_BYTES", 64 * 16 * 200)
+    blocks, _ = draw(resamples=300)
+    assert blocks.risk.shape == (300,)
+    assert len(np.unique(blocks.risk)) > 290
+    assert blocks.risk.std() == pytest.approx(whole.risk.std(), rel=0.25)
+
+
+def test_intervals_are_order_statistics_and_their_width_is_right(capsys, data, npz):
+    z, y, _ = data
+    args = (npz, "--logits", "z", "--labels", "y", "--resamples", 800)
+    report = audit(capsys, *args)
+    assert report == audit(capsys, *args)  # a seed gives the same numbers
+    assert report["estimates"] != audit(capsys, *args, "--seed", 1)["estimates"]
+    estimates = report["estimates"]
+    assert estimates["ece"]["lower"] is None and estimates["ece"]["upper"] is None
+    for name in (*TERMS, "temperature", "accuracy"):
+        assert estimates[name]["lower"] < estimates[name]["upper"]
+    losses = np.asarray(jaxcal.log_loss(z, y), np.float64)
+    hits = (z.argmax(1) == y).astype(float)
+    for name, sample in (("risk", losses), ("accuracy", hits)):
+        width = estimates[name]["upper"] - estimates[name]["lower"]
+        assert width == pytest.approx(2 * 1.96 * sample.std() / np.sqrt(N), rel=0.15)
+        assert estimates[name]["lower"] < estimates[name]["value"] < estimates[name]["upper"]
+
+
+def test_intervals_leave_out_what_does_not_exist_and_keep_infinity():
+    column = np.arange(100.0)
+    temperature = np.where(column > 90, np.inf, column)
+    risk = np.where(column < 10, np.nan, column)
+    estimates = bootstrap.Estimates(risk, *[column] * 4, temperature, column)
+    result = bootstrap.intervals(estimates, column > 90)
+    assert (result.lower.calibration, result.upper.calibration) == (2, 97)
+    assert (result.lower.risk, result.upper.risk) == (12, 97)
+    assert (result.lower.temperature, result.upper.temperature) == (2, np.inf)
+    assert (result.failed, result.at_bound) == (10, 9)
+
+
+def test_table_shows_the_numbers_of_the_json(capsys, npz):
+    args = (npz, "--logits", "z", "--labels", "y", "--resamples", 50)
+    report = audit(capsys, *args)
+    out = call(capsys, "audit", *args)
+    for name, entry in report["estimates"].items():
+        line = next(line for line in out.splitlines() if line.strip().lower().startswith(name))
+        numbers = [float(text) for text in re.findall(r"-?\d+\.\d*(?:e-?\d+)?", line)]
+        assert numbers[0] == pytest.approx(entry["value"], rel=6e-4)
+        if name != "ece":
+            assert numbers[1:3] == pytest.approx([entry["lower"], entry["upper"]], rel=6e-4)
+    assert "300 rows, 4 classes" in out
+    assert "biased upward" in out
+    assert max(map(len, out.splitlines())) <= 120
+
+
+def test_weights_are_counts(capsys, data, tmp_path):
+    z, y, _ = data
+    w = np.where(np.arange(N) % 2, 2, 0)
+    dirty_z, dirty_y = z.copy(), y.copy()
+    dirty_z[::2], dirty_y[::2] = np.nan, -1  # absent rows may hold anything
+    np.savez(tmp_path / "w.npz", z=dirty_z, y=dirty_y, w=w)
+    np.savez(tmp_path / "repeated.npz", z=np.repeat(z, w, 0), y=np.repeat(y, w))
+    weighted = audit(capsys, tmp_path / "w.npz", "--logits", "z", "--labels", "y", "--weights", "w", "--resamples", 300)
+    repeated = audit(capsys, tmp_path / "repeated.npz", "--logits", "z", "--labels", "y", "--resamples", 300)
+    assert values(weighted) == pytest.approx(values(repeated), rel=2e-5)
+    for name in ("risk", "temperature"):
+        a, b = (r["estimates"][name]["upper"] - r["estimates"][name]["lower"] for r in (weighted, repeated))
+        assert a == pytest.approx(b, rel=0.2)
+    assert any("150 rows of weight 0" in note for note in weighted["notes"])
+
+
+def test_all_formats_give_the_same_numbers(capsys, data, npz, tmp_path):
+    z, y, w = data
+    frame = pd.DataFrame(z, columns=[f"z_{j}" for j in range(K)]).assign(label=y, count=w)
+    frame.to_csv(tmp_path / "val.csv", index=False)
+    frame.to_parquet(tmp_path / "val.parquet")
+    for name, array in (("z", z), ("y", y), ("w", w)):
+        np.save(tmp_path / f"{name}.npy", array)
+    end = ("--resamples", 0)
+    want = values(audit(capsys, npz, "--logits", "z", "--labels", "y", "--weights", "w", *end))
+    for file in ("val.csv", "val.parquet"):
+        table = ("--labels", "label", "--weights", "count", *end)
+        assert values(audit(capsys, tmp_path / file, "--logits", "z_*", *table)) == pytest.approx(want, rel=1e-6)
+        columns = ("--logits", "z_0", "z_1", "z_2", "z_3")
+        assert values(audit(capsys, tmp_path / file, *columns, *table)) == pytest.approx(want, rel=1e-6)
+    labels = ("--labels", tmp_path / "y.npy", "--weights", tmp_path / "w.npy")
+    assert values(audit(capsys, tmp_path / "z.npy", "--logits", *labels, *end)) == want
+
+
+def test_probabilities_are_renormalized_and_the_distance_is_told(capsys, data, tmp_path):
+    z, y, _ = data
+    p = np.exp(z.astype(float) - z.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    scale = 1 + 9e-4 * np.linspace(-1, 1, N)[:, None]
+    np.savez(tmp_path / "p.npz", p=p * scale, y=y)
+    report = audit(capsys, tmp_path / "p.npz", "--probs", "p", "--labels", "y", "--resamples", 0)
+    assert any("within 9.0e-04 and were renormalized" in note for note in report["notes"])
+    assert values(report)["risk"] == pytest.approx(float(jaxcal.risk(z, y)), rel=1e-5)
+
+
+def test_floor_is_that_of_the_library(capsys, tmp_path):
+    p, y = np.tile([[1.0, 0.0], [0.2, 0.8], [0.7, 0.3], [0.6, 0.4]], (15, 1)), np.tile([1, 1, 0, 1], 15)
+    np.savez(tmp_path / "p.npz", p=p, y=y)
+    report = audit(capsys, tmp_path / "p.npz", "--probs", "p", "--labels", "y", "--floor", "1e-3", "--resamples", 0)
+    want = jaxcal.risk(jaxcal.logits_from_probs(p, floor=1e-3), y)
+    assert values(report)["risk"] == pytest.approx(float(want), rel=1e-6)
+    assert any("15 probabilities below 0.001 were raised" in note for note in report["notes"])
+
+
+def test_one_column_is_class_1_of_2(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    score = rng.normal(size=60)
+    y = (rng.random(60) < 1 / (1 + np.exp(-2 * score))).astype(int)
+    probability = 1 / (1 + np.exp(-score))
+    pd.DataFrame({"s": score, "p": probability, "y": y.astype(bool)}).to_csv(tmp_path / "b.csv", index=False)
+    np.savez(tmp_path / "b.npz", s=score, y=y.astype(bool))
+    want = jaxcal.fit_temperature(jaxcal.binary_logits(score), y)
+    for args in (("b.csv", "--logits", "s"), ("b.csv", "--probs", "p"), ("b.npz", "--logits", "s")):
+        report = audit(capsys, tmp_path / args[0], *args[1:], "--labels", "y", "--resamples", 0)
+        assert values(report)["temperature"] == pytest.approx(float(want.temperature), rel=1e-4)
+        assert values(report)["risk"] == pytest.approx(float(jaxcal.risk(jaxcal.binary_logits(score), y)), rel=1e-5)
+        assert report["k"] == 2
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "status", "temperature"),
+    [
+        ("z", "worst", "AT_LOWER_BOUND", "Infinity"),
+        ("z", "best", "AT_UPPER_BOUND", None),
+        ("constant", "best", "NOT_IDENTIFIED", 1.0),
+    ],
+)
+def test_degenerate_predictions_are_explained(capsys, data, tmp_path, scores, labels, status, temperature):
+    z, _, _ = data
+    np.savez(tmp_path / "d.npz", z=z, constant=np.ones_like(z), worst=z.argmin(1), best=z.argmax(1))
+    args = (tmp_path / "d.npz", "--logits", scores, "--labels", labels, "--resamples", 40)
+    report = audit(capsys, *args)
+    assert report["status"] == status
+    entry = report["estimates"]["temperature"]
+    if temperature is not None:
+        assert entry == {"value": temperature, "lower": temperature, "upper": temperature}
+    else:
+        assert 0 < entry["lower"] <= entry["upper"] < 0.1
+        assert values(report)["refinement"] < 1e-5
+    lines = [line for line in call(capsys, "audit", *args).splitlines() if line.startswith(status)]
+    assert len(lines) == 1
+
+
+def test_one_class_in_the_labels(capsys, data, tmp_path):
+    z, _, _ = data
+    np.savez(tmp_path / "one.npz", z=z, y=np.zeros(N, int))
+    report = audit(capsys, tmp_path / "one.npz", "--logits", "z", "--labels", "y", "--resamples", 20)
+    assert values(report)["uncertainty"] == 0
+    assert values(report)["sharpness"] == -values(report)["refinement"]
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy", "csv", "parquet"])
+@pytest.mark.parametrize("source", ["npz", "npy", "csv", "parquet"])
+def test_fit_and_apply_round_trip(capsys, data, npz, tmp_path, source, suffix):
+    z, y, _ = data
+    calibrator, out = tmp_path / "t.npz", tmp_path / f"out.{suffix}"
+    call(capsys, "audit", npz, "--logits", "z", "--labels", "y", "--resamples", 0, "--fit", calibrator)
+    fit = jaxcal.load(calibrator)
+    assert float(fit.temperature) == float(jaxcal.fit_temperature(z, y).temperature)
+    frame = pd.DataFrame(z, columns=[f"z_{j}" for j in range(K)]).assign(id=[f"{i:04d}" for i in range(N)])
+    file, names = tmp_path / f"test.{source}", {"npz": ["z"], "npy": []}.get(source, ["z_*"])
+    match source:
+        case "npz":
+            np.savez(file, z=z, y=y)
+        case "npy":
+            np.save(file, z)
+        case "csv":
+            frame.to_csv(file, index=False)
+        case "parquet":
+            frame.to_parquet(file)
+    said = call(capsys, "apply", calibrator, file, "--logits", *names, "--out", out)
+    assert f"{N} rows, {K} classes" in said
+    want = np.exp(np.asarray(fit(z), np.float64))
+    match suffix:
+        case "npz":
+            with np.load(out) as archive:
+                got = archive["probs"]
+                assert sorted(archive.files) == (["probs", "y"] if source == "npz" else ["probs"])
+        case "npy":
+            got = np.load(out)
+        case _:
+            table = pd.read_csv(out, dtype={"id": str}) if suffix == "csv" else pd.read_parquet(out)
+            new = [f"p_{j}" for j in range(K)]
+            assert list(table) == (["id", *new] if source in ("csv", "parquet") else new)
+            if "id" in table:
+                assert table["id"].tolist() == frame["id"].tolist()  # 0007 stays 0007
+            got = table[new].to_numpy()
+    np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-12)
+    assert np.abs(got.sum(1) - 1).max() < 1e-6
+    assert jaxcal.logits_from_probs(got).shape == (N, K)
+
+
+def test_apply_replaces_columns_of_the_same_name_and_refuses_to_overwrite_others(capsys, data, npz, tmp_path):
+    z, _, _ = data
+    call(capsys, "audit", npz, "--logits", "z", "--labels", "y", "--resamples", 0, "--fit", tmp_path / "t.npz")
+    frame = pd.DataFrame(np.exp(np.asarray(jax.nn.log_softmax(z, -1))), columns=[f"p_{j}" for j in range(K)])
+    frame.assign(x=1).to_csv(tmp_path / "p.csv", index=False)
+    call(capsys, "apply", tmp_path / "t.npz", tmp_path / "p.csv", "--probs", "p_*", "--out", tmp_path / "q.csv")
+    assert list(pd.read_csv(tmp_path / "q.csv")) == ["x", "p_0", "p_1", "p_2", "p_3"]
+    frame.assign(p_0=1.0).rename(columns={"p_0": "a", "p_1": "b"}).assign(p_0=0).to_csv(tmp_path / "p.csv", index=False)
+    args = ("apply", tmp_path / "t.npz", tmp_path / "p.csv", "--logits", "a", "b", "--out", tmp_path / "r.csv")
+    assert main([str(a) for a in args]) == 2
+    assert "--prefix" in capsys.readouterr().err
+    out = call(capsys, *args, "--prefix", "new_")
+    assert "new_0 from a, new_1 from b" in out
+    assert list(pd.read_csv(tmp_path / "r.csv")) == ["p_2", "p_3", "p_0", "new_0", "new_1"]
+
+
+def test_apply_takes_other_calibrators_but_no_stacks(capsys, data, npz, tmp_path):
+    z, y, _ = data
+    fit = jaxcal.laplace(jaxcal.fit_temperature)(z, y)
+    fit.save(tmp_path / "laplace.npz")
+    call(capsys, "apply", tmp_path / "laplace.npz", npz, "--logits", "z", "--out", tmp_path / "p.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy"), np.exp(np.asarray(fit(z), np.float64)), rtol=1e-5)
+    jaxcal.fit_temperature(np.stack([z, 2 * z]), y).save(tmp_path / "stack.npz")
+    args = ["apply", tmp_path / "stack.npz", npz, "--logits", "z", "--out", tmp_path / "q.npy"]
+    assert main([str(a) for a in args]) == 2
+    assert "stack" in capsys.readouterr().err
+    assert not (tmp_path / "q.npy").exists()
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf"])
+def test_plot_is_a_picture(capsys, npz, tmp_path, suffix):
+    out = tmp_path / f"r.{suffix}"
+    said = call(capsys, "audit", npz, "--logits", "z", "--labels", "y", "--resamples", 0, "--plot", out)
+    assert f"wrote reliability diagram {out}" in said
+    start = {"png": b"\x89PNG", "pdf": b"%PDF"}[suffix]
+    assert out.read_bytes().startswith(start)
+    assert out.stat().st_size > 5000
+
+
+def test_outputs_have_ordinary_permissions_and_replace_older_ones(capsys, npz, tmp_path):
+    out = tmp_path / "t.npz"
+    out.write_text("old")
+    mask = os.umask(0o022)
+    try:
+        call(capsys, "audit", npz, "--logits", "z", "--labels", "y", "--resamples", 0, "--fit", out)
+    finally:
+        os.umask(mask)
+    assert out.stat().st_mode & 0o777 == 0o644
+    assert jaxcal.load(out).temperature > 1
+
+
+def test_every_loss_has_its_name():
+    assert {name: loss.name for name, loss in LOSSES.items()} == {
+        "log": "log_loss",
+        "brier": "brier_loss",
+        "half-brier": "half_brier_loss",
+        "spherical": "spherical_loss",
+    }
+
+
+def test_from_the_shell(npz):
+    command = [sys.executable, "-m", "jaxcal", "audit", npz, "--logits", "z", "--labels"]
+    bad = subprocess.run([*command, "x"], capture_output=True, text=True)
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith("jaxcal: ") and bad.stderr.count("\n") == 1
