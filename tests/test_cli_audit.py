@@ -187,6 +187,31 @@ def test_intervals_are_order_statistics_and_their_width_is_right(capsys, data, n
         assert estimates[name]["lower"] < estimates[name]["value"] < estimates[name]["upper"]
 
 
+@pytest.mark.parametrize("change", ["scale", "offset", "mask", "outlier"])
+def test_intervals_of_awkward_logits(data, change):
+    z, y, _ = data
+    z = z.copy()
+    match change:
+        case "scale":
+            z *= 1e-6
+        case "offset":
+            z += np.float32(1024) * np.arange(N, dtype=np.float32)[:, None] % 8192
+        case "mask":
+            z[np.arange(N), (y + 1) % K] = np.finfo(np.float32).min
+        case "outlier":
+            z[0, (y[0] + 1) % K] = 1e30
+    estimates, fit = bootstrap.estimate(z, y, None, loss=jaxcal.log_loss, folds=None, seed=0)
+    drawn = bootstrap.resample(
+        z, y, None, fit, loss=jaxcal.log_loss, folds=None, resamples=200, seed=0, progress=silent
+    )
+    found = bootstrap.intervals(*drawn)
+    assert found.failed == 0
+    for name in TERMS:
+        assert np.isfinite([getattr(found.lower, name), getattr(found.upper, name)]).all()
+    inside = found.lower.temperature <= float(estimates.temperature) <= found.upper.temperature
+    assert inside and (found.lower.temperature < np.inf)
+
+
 def test_intervals_leave_out_what_does_not_exist_and_keep_infinity():
     column = np.arange(100.0)
     temperature = np.where(column > 90, np.inf, column)
@@ -260,12 +285,13 @@ def test_probabilities_are_renormalized_and_the_distance_is_told(capsys, data, t
 
 
 def test_floor_is_that_of_the_library(capsys, tmp_path):
-    p, y = np.tile([[1.0, 0.0], [0.2, 0.8], [0.7, 0.3], [0.6, 0.4]], (15, 1)), np.tile([1, 1, 0, 1], 15)
+    p = np.tile([[1.0, 0.0, 0, 0], [0.2, 0.7, 0.05, 0.05], [0.7, 0.1, 0.1, 0.1]], (N // 3, 1))
+    y = np.tile([1, 1, 0], N // 3)
     np.savez(tmp_path / "p.npz", p=p, y=y)
     report = audit(capsys, tmp_path / "p.npz", "--probs", "p", "--labels", "y", "--floor", "1e-3", "--resamples", 0)
     want = jaxcal.risk(jaxcal.logits_from_probs(p, floor=1e-3), y)
     assert values(report)["risk"] == pytest.approx(float(want), rel=1e-6)
-    assert any("15 probabilities below 0.001 were raised" in note for note in report["notes"])
+    assert any("300 probabilities below 0.001 were raised" in note for note in report["notes"])
 
 
 def test_one_column_is_class_1_of_2(capsys, tmp_path):

@@ -19,10 +19,10 @@ from jaxcal.losses import per_example
 from jaxcal.solvers import scaled
 
 _CHUNK_ROWS = 4096
-_BLOCK_BYTES = 1 << 28  # for the curves of the resamples that are in memory together, 256 MB
+_BLOCK_BYTES = 1 << 28  # for the counts or the curves of the resamples that are in memory together, 256 MB
 
-# Temperatures: a fine grid where the resamples' own will be, within 60 / sqrt(n) (some ten standard errors) of that of
-# all rows, and a coarse one over all there can be. The best one is found to an eighth of the squared spacing.
+# Temperatures: a fine grid where the resamples' own will be, within 60 / sqrt(n) (many standard errors) of that of all
+# rows, and a coarse one over all there can be. The best one is found to an eighth of the squared spacing.
 _FINE_KNOTS, _COARSE_KNOTS = 101, 64
 
 
@@ -99,11 +99,13 @@ def resample(
     fold = np.zeros(n, np.int32) if folds is None else np.asarray(split_rows(jax.random.key(seed), n, folds).fold)
     chunks = row_chunks(fold)
     log_u = _grid(logits, labels, fit)
-    curve_bytes = 16 * (folds or 1) * (len(log_u) + 2)
-    block = max(1, min(resamples, _BLOCK_BYTES // curve_bytes))
+    bytes_each = 16 * max((folds or 1) * (len(log_u) + 2), min(n, _CHUNK_ROWS))
+    block = max(1, min(resamples, _BLOCK_BYTES // bytes_each))
     rng = np.random.default_rng(seed)
     parts, bounds = [], []
-    with progress("bootstrap", len(chunks) * -(-resamples // block)) as advance:
+    steps = len(chunks) * -(-resamples // block)
+    # the ends of the grid may overflow; what does is NaN and never the best temperature
+    with progress("bootstrap", steps) as advance, np.errstate(invalid="ignore", over="ignore"):
         for start in range(0, resamples, block):
             size = min(block, resamples - start)
             sums = _Sums.zeros(size, folds or 1, len(log_u) + 2, k)

@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
-        command.set_defaults(run=module.run, command=command.prog)
+        command.set_defaults(run=module.run)
     return main_parser
 
 

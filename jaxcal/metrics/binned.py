@@ -124,16 +124,12 @@ def bin_sums(p: jax.Array, y: jax.Array, weights: jax.Array | None, rule: tuple)
     dtype = checks.compute_dtype(p)
     y = y.astype(dtype)
     valid = (p >= 0) & (p <= 1) & ((y == 0) | (y == 1))
-    present = jnp.broadcast_to(jnp.ones((), bool) if weights is None else weights > 0, valid.shape[-1:])
-    if weights is not None:
-        present = weights > 0
-        valid = valid | ~present
-    shape = jnp.broadcast_shapes(valid.shape, present.shape)
-    lane_ok = jnp.all(valid, axis=-1, keepdims=True)
-    if weights is not None:
-        lane_ok &= jnp.all((weights >= 0) & (weights < jnp.inf), axis=-1, keepdims=True)
-        lane_ok &= jnp.any(present, axis=-1, keepdims=True)
-    w = jnp.where(present, jnp.ones((), dtype) if weights is None else weights, 0)
+    w = jnp.ones(p.shape[-1:], dtype) if weights is None else weights
+    present = w > 0
+    lane_ok = jnp.all(valid | ~present, axis=-1, keepdims=True)
+    lane_ok &= jnp.all((w >= 0) & (w < jnp.inf), axis=-1, keepdims=True) & jnp.any(present, axis=-1, keepdims=True)
+    shape = jnp.broadcast_shapes(valid.shape, w.shape)
+    w = jnp.where(present, w, 0)
     q = jnp.where(present & valid, p, 0.0)
     o = jnp.where(present & valid, y, 0.0)
     q, o, w = (jnp.broadcast_to(a, shape) for a in (q, o, w))

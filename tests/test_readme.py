@@ -1,0 +1,43 @@
+"""Every code block of the README is executed, in order, in one folder; the set-up block is executed by `.ci/run`."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[1]
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
+
+
+def test_readme_blocks_run_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scripts = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
+    names: dict = {}
+    ran = []
+    for language, block in BLOCKS:
+        if "pip install" in block:
+            continue
+        if language == "python":
+            exec(compile(block, "README.md", "exec"), names)
+        else:
+            done = subprocess.run(
+                ["bash", "-euc", block], env={**os.environ, "PATH": scripts}, capture_output=True, text=True, timeout=300
+            )
+            assert done.returncode == 0, done.stderr
+        ran.append(language)
+    assert ran.count("python") == 3 and ran.count("bash") == 1
+    assert (names["by_refinement"] > names["by_risk"]).all()  # what the comments of the example say
+    for name in ("temperature.npz", "predictions.csv", "reliability.png", "calibrator.npz", "calibrated.csv"):
+        assert (tmp_path / name).stat().st_size > 0
+
+
+def test_set_up_commands_are_those_that_ci_runs():
+    (set_up,) = [block for _, block in BLOCKS if "pip install" in block]
+    assert len(set_up.splitlines()) == 2
+    assert "README.md" in (ROOT / ".ci" / "run").read_text()  # it takes both commands from there
+
+
+def test_the_picture_exists():
+    for picture in re.findall(r"!\[.*?\]\((.*?)\)", (ROOT / "README.md").read_text()):
+        assert (ROOT / picture).is_file()

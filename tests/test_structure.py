@@ -1,0 +1,95 @@
+"""How the house is built: imports point down, optional packages stay inside functions, importing is light."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import jaxcal
+import theory
+
+PACKAGES = [pathlib.Path(package.__file__).parent for package in (jaxcal, theory)]
+FILES = [file for package in PACKAGES for file in sorted(package.rglob("*.py"))]
+
+# A module may import modules of its own floor and of those below it.
+FLOORS = [
+    {"status", "solvers", "checks"},
+    {"inputs", "losses"},
+    {"calibrators", "cross_fit"},
+    {"metrics"},
+    {"decomposition"},
+    {"early_stopping"},
+    {"plots", "cli", "__main__"},
+]
+FLOOR = {name: level for level, names in enumerate(FLOORS) for name in names}
+RUNTIME = {"jax", "jaxlib", "numpy", "optax", "scipy", "mpmath"}
+
+
+def _name(file: pathlib.Path) -> str:
+    """Dotted name of the package's file, e.g. jaxcal.metrics.binned."""
+    package = next(p for p in PACKAGES if p in file.parents)
+    parts = [package.name, *file.relative_to(package).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imports(tree: ast.AST):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((f"{node.module}.{alias.name}", node) for alias in node.names)
+
+
+@pytest.mark.parametrize("file", FILES, ids=_name)
+def test_imports_point_down(file):
+    name = _name(file)
+    own = name.split(".")
+    for target, _ in _imports(ast.parse(file.read_text())):
+        parts = target.split(".")
+        assert not (own[0] == "jaxcal" and parts[0] == "theory"), f"{name} imports {target}"
+        if own[0] != "jaxcal" or parts[0] != "jaxcal" or len(own) == 1:
+            continue
+        # the package itself is everything, so only the leaves may import it
+        level = FLOOR.get(parts[1], 0) if len(parts) > 1 else len(FLOORS) - 1
+        assert level <= FLOOR[own[1]], f"{name} imports {target}, which is on a higher floor"
+
+
+def test_every_module_has_a_floor():
+    assert {_name(f).split(".")[1] for f in FILES if _name(f).startswith("jaxcal.")} == set(FLOOR)
+
+
+@pytest.mark.parametrize("file", FILES, ids=_name)
+def test_only_runtime_packages_at_module_level(file):
+    tree = ast.parse(file.read_text())
+    inside = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f)}
+    for target, node in _imports(tree):
+        root = target.split(".")[0]
+        if id(node) not in inside and root not in RUNTIME | {"jaxcal", "theory"}:
+            assert root in sys.stdlib_module_names, f"{_name(file)} imports {target} at module level"
+
+
+@pytest.mark.parametrize("file", FILES, ids=_name)
+def test_no_assert_no_print_no_bare_except(file):
+    for node in ast.walk(ast.parse(file.read_text())):
+        assert not isinstance(node, ast.Assert)
+        assert not (isinstance(node, ast.ExceptHandler) and node.type is None)
+        assert not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print")
+
+
+def test_importing_is_light_and_changes_nothing():
+    heavy = ["scipy.stats", "matplotlib", "sklearn", "pandas", "torch", "rich", "optax", "theory"]
+    code = (
+        "import jax, sys; before = jax.config.values.copy(); import jaxcal; "
+        f"print([m for m in {heavy!r} if m in sys.modules], before == jax.config.values)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] True"
+
+
+def test_the_public_surface_is_what_init_lists():
+    tree = ast.parse((PACKAGES[0] / "__init__.py").read_text())
+    exported = {alias.asname for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert exported == set(jaxcal.__all__) and list(jaxcal.__all__) == sorted(jaxcal.__all__)
+    assert all(hasattr(jaxcal, name) for name in jaxcal.__all__)
