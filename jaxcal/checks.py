@@ -35,7 +35,9 @@ def as_floats(values, name: str) -> jax.Array:
     """A floating array of the caller's dtype; integers, booleans and complex numbers raise."""
     array = as_array(values, name)
     if not jnp.issubdtype(array.dtype, jnp.floating):
-        raise TypeError(f"{name} must be floating point, got dtype {array.dtype}; convert it, e.g. {name}.astype('float32')")
+        raise TypeError(
+            f"{name} must be floating point, got dtype {array.dtype}; convert it, e.g. {name}.astype('float32')"
+        )
     return array
 
 
@@ -100,7 +102,9 @@ def _broadcast(name: str, array: jax.Array, other: str, rows: tuple[int, ...]) -
     if array.ndim == 0 and rows == ():
         return
     if array.ndim == 0 or rows == () or array.shape[-1] != rows[-1]:
-        raise ValueError(f"{name} must have shape (..., n) with the n of {other}, {rows or 'one example'}; got {array.shape}")
+        raise ValueError(
+            f"{name} must have shape (..., n) with the n of {other}, {rows or 'one example'}; got {array.shape}"
+        )
     try:
         np.broadcast_shapes(array.shape, rows)
     except ValueError as error:

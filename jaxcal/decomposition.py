@@ -159,4 +159,6 @@ def _class_frequencies(labels, weights, num_classes, dtype):
         counts = segment_totals(jnp.where(weights > 0, weights, 0), labels, num_classes)
     frequencies = counts / jnp.sum(counts, axis=-1, keepdims=True)
     seen = frequencies > 0
-    return jnp.where(seen, jnp.log(jnp.where(seen, frequencies, 1)), jnp.where(jnp.isnan(frequencies), jnp.nan, -jnp.inf))
+    return jnp.where(
+        seen, jnp.log(jnp.where(seen, frequencies, 1)), jnp.where(jnp.isnan(frequencies), jnp.nan, -jnp.inf)
+    )

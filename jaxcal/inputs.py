@@ -143,7 +143,9 @@ def _event(call, event, logits, labels, weights, positive=None):
     weights = checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
     p, y, bad = _evaluate(event, logits, labels, weights, positive)
     if not checks.is_traced(p):
-        checks.raise_if_unusable(checks.lanes(bad), lambda: checks.explain_multiclass(logits, labels, weights, call=call))
+        checks.raise_if_unusable(
+            checks.lanes(bad), lambda: checks.explain_multiclass(logits, labels, weights, call=call)
+        )
     return p, y
 
 
@@ -176,8 +178,8 @@ def top_label(logits, labels, *, weights=None) -> tuple[jax.Array, jax.Array]:
         >>> import jax.numpy as jnp
         >>> import jaxcal
         >>> confidence, correct = jaxcal.top_label(jnp.array([[0.0, 1.0], [2.0, 0.0]]), jnp.array([1, 1]))
-        >>> print(confidence.round(3), correct)
-        [0.731 0.881] [ True False]
+        >>> [f"{c:.3f}" for c in confidence], correct.tolist()
+        (['0.731', '0.881'], [True, False])
     """
     return _event("top_label", _top_label, logits, labels, weights)
 
@@ -202,8 +204,8 @@ def binary_event(logits, labels, positive: int, *, weights=None) -> tuple[jax.Ar
         >>> import jax.numpy as jnp
         >>> import jaxcal
         >>> p, y = jaxcal.binary_event(jnp.array([[0.0, 1.0, 0.0]]), jnp.array([2]), 2)
-        >>> print(p.round(3), y)
-        [0.212] [ True]
+        >>> f"{p[0]:.3f}", y.tolist()
+        ('0.212', [True])
     """
     return _event("binary_event", _positive, logits, labels, weights, positive)
 

@@ -92,7 +92,9 @@ def _xlogy_sum(log_q, log_ratio):
     """sum q * log_ratio with absent classes (q = 0) contributing exactly 0 to value and derivative."""
     q = jnp.exp(log_q)
     present = q > 0
-    return jnp.sum(jnp.where(present, q * jnp.where(present, log_ratio, 0), jnp.where(jnp.isnan(log_q), jnp.nan, 0)), -1)
+    return jnp.sum(
+        jnp.where(present, q * jnp.where(present, log_ratio, 0), jnp.where(jnp.isnan(log_q), jnp.nan, 0)), -1
+    )
 
 
 def _safe(log_q):

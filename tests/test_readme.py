@@ -22,7 +22,11 @@ def test_readme_blocks_run_in_order(tmp_path, monkeypatch):
             exec(compile(block, "README.md", "exec"), names)
         else:
             done = subprocess.run(
-                ["bash", "-euc", block], env={**os.environ, "PATH": scripts}, capture_output=True, text=True, timeout=300
+                ["bash", "-euc", block],
+                env={**os.environ, "PATH": scripts},
+                capture_output=True,
+                text=True,
+                timeout=300,
             )
             assert done.returncode == 0, done.stderr
         ran.append(language)

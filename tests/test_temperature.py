@@ -268,7 +268,10 @@ def test_weights_are_counts(loss, eps):
 def test_rows_of_weight_zero_are_absent(m8, loss, eps):
     z, y = m8
     rows = jnp.asarray([[jnp.nan] * 3, [jnp.inf, 0, 0], [-jnp.inf] * 3])
-    padded_z, padded_y = jnp.concatenate([z, rows.astype(z.dtype)]), jnp.concatenate([y, jnp.array([-1, 99, 0], y.dtype)])
+    padded_z, padded_y = (
+        jnp.concatenate([z, rows.astype(z.dtype)]),
+        jnp.concatenate([y, jnp.array([-1, 99, 0], y.dtype)]),
+    )
     w = jnp.asarray([1.0] * 8 + [0.0] * 3)
 
     def temperature(z, w, y):
@@ -303,7 +306,13 @@ def test_a_bad_lane_spoils_only_itself(m8):
     z, y = m8
     lanes = jnp.stack([z, z.at[2, 0].set(jnp.nan), z.at[3, y[3]].set(-jnp.inf), -3 * jax.nn.one_hot(y, 3) + 0 * z, z])
     fit = jaxcal.fit_temperature(lanes, y)
-    expected = [Status.CONVERGED, Status.INVALID_INPUT, Status.IMPOSSIBLE_EVENT, Status.AT_LOWER_BOUND, Status.CONVERGED]
+    expected = [
+        Status.CONVERGED,
+        Status.INVALID_INPUT,
+        Status.IMPOSSIBLE_EVENT,
+        Status.AT_LOWER_BOUND,
+        Status.CONVERGED,
+    ]
     assert fit.status.tolist() == [int(s) for s in expected]
     np.testing.assert_array_equal(np.isnan(fit.temperature), [False, True, True, False, False])
     np.testing.assert_array_equal(fit.risk[1:3], [np.nan, np.inf])

@@ -117,7 +117,9 @@ def _describe(value, name: str, arrays: dict[str, np.ndarray]):
         cls = type(value).__name__
         if cls not in _CLASSES:
             raise TypeError(f"{cls} cannot be saved; only {', '.join(sorted(_CLASSES))} and nestings of them can")
-        fields = {f.name: _describe(getattr(value, f.name), f"{name}.{f.name}", arrays) for f in dataclasses.fields(value)}
+        fields = {
+            f.name: _describe(getattr(value, f.name), f"{name}.{f.name}", arrays) for f in dataclasses.fields(value)
+        }
         return {"class": cls, "fields": fields}
     if isinstance(value, bool | int | float | str) or value is None:
         return {"value": value}

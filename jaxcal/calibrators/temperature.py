@@ -62,7 +62,9 @@ class TemperatureFit(Fit):
             try:
                 np.broadcast_shapes(u.shape, rows)
             except ValueError as error:
-                raise ValueError(f"fits of batch shape {u.shape} do not broadcast against logits {logits.shape}") from error
+                raise ValueError(
+                    f"fits of batch shape {u.shape} do not broadcast against logits {logits.shape}"
+                ) from error
         result = _apply(u, logits)
         if not checks.is_traced(result):
             self.check_output(result, logits)

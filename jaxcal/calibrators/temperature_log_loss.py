@@ -129,9 +129,7 @@ class _Rows(NamedTuple):
 
     def every(self, stride: int) -> "_Rows":
         weights = None if self.weights is None else self.weights[..., ::stride]
-        return _Rows(
-            self.logits[..., ::stride, :], self.peak[..., ::stride], self.own_gap[..., ::stride], weights
-        )
+        return _Rows(self.logits[..., ::stride, :], self.peak[..., ::stride], self.own_gap[..., ::stride], weights)
 
 
 def _inverse_temperature(x, scale):

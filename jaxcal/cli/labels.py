@@ -57,14 +57,14 @@ def class_indices(
 
 
 def _text(value) -> str:
-    """One spelling for a label: 3, 3.0, "3" and "3.0" are the same, and true is 1."""
+    """One spelling for a label: 3, 3.0, "3", "3.0" and "3.0e+00" are the same, and true is 1."""
     if isinstance(value, np.bool_):
         return str(int(value))
     if isinstance(value, np.floating):
         return str(int(value)) if np.isfinite(value) and value == int(value) else str(value)
     text = str(value).strip()
-    if re.fullmatch(r"[+-]?\d+(\.0*)?", text):
-        return str(int(text.partition(".")[0]))
+    if re.fullmatch(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,2})?", text) and float(text).is_integer():
+        return str(int(float(text))) if "e" in text.lower() else str(int(text.partition(".")[0]))
     return {"false": "0", "true": "1"}.get(text.lower(), text)
 
 

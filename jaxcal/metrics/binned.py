@@ -22,7 +22,9 @@ class Bins(NamedTuple):
     gap: jax.Array  # sum of weight * (outcome - probability), summed as differences
 
 
-def ece(p, y, *, num_bins: int = 15, norm: str = "l1", bins: str | Sequence[float] = "width", weights=None) -> jax.Array:
+def ece(
+    p, y, *, num_bins: int = 15, norm: str = "l1", bins: str | Sequence[float] = "width", weights=None
+) -> jax.Array:
     r"""Expected calibration error (ECE), the plug-in estimate from bins.
 
     l1: sum_b (n_b/n) |ybar_b - pbar_b|,   l2: sqrt(sum_b (n_b/n) (ybar_b - pbar_b)^2),   max: max_b |ybar_b - pbar_b|
@@ -114,7 +116,11 @@ def _mass_bin(p, weights, num_bins):
     # the weight before the first of a group of equal scores, carried along the group: it never decreases
     smaller = jax.lax.cummax(jnp.where(first, before, 0), axis=before.ndim - 1)
     mass = jnp.sum(sorted_w, axis=-1, keepdims=True)
-    bin_sorted = jnp.clip(jnp.floor(num_bins * smaller / mass), 0, num_bins - 1).astype(jnp.int32)
+    rank = num_bins * smaller
+    below = jnp.floor(rank / mass)
+    # compilers divide by a multiplication, 147 / 147 < 1; products of counts are exact
+    below = below + ((below + 1) * mass <= rank) - (below * mass > rank)
+    bin_sorted = jnp.clip(below, 0, num_bins - 1).astype(jnp.int32)
     inverse = argsort(order)
     return jnp.take_along_axis(bin_sorted, inverse, axis=-1)
 

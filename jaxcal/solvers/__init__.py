@@ -11,4 +11,15 @@ from jaxcal.solvers.sort import argsort as argsort
 from jaxcal.solvers.sums import segment_totals as segment_totals
 from jaxcal.solvers.sums import total as total
 
-__all__ = ["Root", "argsort", "bracketed_root", "log_normalizer", "log_softmax", "row_sums", "scaled", "segment_totals", "shifted", "total"]
+__all__ = [
+    "Root",
+    "argsort",
+    "bracketed_root",
+    "log_normalizer",
+    "log_softmax",
+    "row_sums",
+    "scaled",
+    "segment_totals",
+    "shifted",
+    "total",
+]

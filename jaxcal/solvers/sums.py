@@ -24,7 +24,6 @@ def total(values: jax.Array) -> jax.Array:
     return jnp.sum(parts[..., 0, :], axis=-1)
 
 
-
 def segment_totals(values: jax.Array, segment: jax.Array, num_segments: int) -> jax.Array:
     """Sum of `values` by segment over the last axis; `(..., n)` and int `(..., n)` to `(..., num_segments)`.
 
