@@ -1,7 +1,7 @@
 """What every public function does with its arguments before and after the compiled part.
 
-Static facts (shapes, dtypes) raise at once. Facts of the values are seen by the compiled core, which makes the lane NaN;
-an eager call looks at the result once and, if nothing usable came back, explains it here on the host.
+Static facts (shapes, dtypes) raise at once. Facts of the values are seen by the compiled core, which makes the lane
+NaN; an eager call looks at the result once and, if nothing usable came back, explains it here on the host.
 """
 
 from collections.abc import Callable
@@ -164,8 +164,8 @@ def explain_multiclass(logits, labels, weights=None, *, call: str) -> str:
     bad = (own == -np.inf) & used
     if bad.any():
         return (
-            f"{call}: {_row(bad)} gives its own class {y[tuple(np.argwhere(bad)[0])]} the logit -inf, so the log loss is "
-            "infinite at every temperature; use jaxcal.logits_from_probs(p, floor=...) or smooth with jaxcal.laplace"
+            f"{call}: {_row(bad)} gives its own class {y[tuple(np.argwhere(bad)[0])]} the logit -inf, so the log loss "
+            "is infinite at every temperature; use jaxcal.logits_from_probs(p, floor=...) or smooth with jaxcal.laplace"
         )
     return f"{call}: the result is NaN (an overflow in dtype {np.asarray(logits).dtype}?)"
 

@@ -84,8 +84,10 @@ def fit_folds(calibrator, logits, labels, weights, *, folds, key, call) -> tuple
 
 
 def out_of_fold(split: Split, fits, logits) -> jax.Array:
-    """Apply fit f of the stack to the rows of fold f and put the rows back in their order."""
-    rows = jnp.take(logits, split.rows, axis=-2)  # (..., K, m, k)
+    """Apply fit f of the stack to the rows of fold f and put the rows back in their order; invalid rows are NaN."""
+    # a row that is no forecast is allowed where its weight is 0: the fits must not see it, and raise
+    usable = jnp.isfinite(jnp.max(logits, axis=-1, keepdims=True))
+    rows = jnp.take(jnp.where(usable, logits, 0), split.rows, axis=-2)  # (..., K, m, k)
     mapped = fits(rows)
     flat = mapped.reshape(*mapped.shape[:-3], -1, mapped.shape[-1])
-    return jnp.take(flat, split.place, axis=-2)
+    return jnp.where(usable, jnp.take(flat, split.place, axis=-2), jnp.nan)

@@ -77,9 +77,10 @@ def decompose(
 
     Returns:
         `Decomposition` over the broadcast of the leading axes. risk = calibration + refinement and refinement =
-        uncertainty - sharpness to rounding. Calibration is >= 0 in-sample for the default calibrator; it may be negative
-        with folds, smoothing, or a calibrator fitted to another loss. Where only the risk is inf, calibration is inf;
-        where both are, NaN. Failed lanes are NaN and flagged; an eager call raises `ValueError` if no lane is usable.
+        uncertainty - sharpness to rounding. Calibration is >= 0 in-sample for the default calibrator; it may be
+        negative with folds, smoothing, or a calibrator fitted to another loss. Where only the risk is inf,
+        calibration is inf; where both are, NaN. Failed lanes are NaN and flagged; an eager call raises `ValueError`
+        if no lane is usable.
 
     The refinement estimates the loss no temperature can remove; it is consistent for the population refinement where
     the optimal map is in the calibrator's class. Differentiable in logits and weights, to second order, forward and

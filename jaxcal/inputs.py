@@ -109,8 +109,8 @@ def log_odds(p) -> jax.Array:
         p: probabilities `(...)` in [0, 1].
 
     Returns:
-        Scores of the same shape and dtype. Values outside [0, 1] are NaN; an eager call raises `ValueError` when no lane
-        (all axes but the last) is valid.
+        Scores of the same shape and dtype. Values outside [0, 1] are NaN; an eager call raises `ValueError` when no
+        lane (all axes but the last) is valid.
 
     Differentiable in p on (0, 1).
 

@@ -1,4 +1,4 @@
-"""Proper losses: what a probability vector pays for what happened, with the entropy and divergence that belong to it."""
+"""Proper losses: what a probability vector pays for what happened, and the entropy and divergence of each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -188,8 +188,8 @@ def proper_loss(entropy: Callable[[jax.Array], jax.Array], *, name: str = "prope
 
     Returns:
         A `ProperLoss`. An event of probability 0 costs inf where the slope is infinite. Probabilities below the dtype's
-        smallest number count as 0 (the built-in losses work in log space and do not have this limit). Two calls with the
-        same function give equal losses, so nothing recompiles.
+        smallest number count as 0 (the built-in losses work in log space and do not have this limit). Two calls with
+        the same function give equal losses, so nothing recompiles.
 
     Differentiable wherever the entropy is differentiable twice as often. Cost: one gradient of `entropy` an example.
 

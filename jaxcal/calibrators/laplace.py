@@ -30,7 +30,7 @@ class LaplaceFit(Fit):
     status: jax.Array
 
     def __call__(self, logits) -> jax.Array:
-        """Smoothed log-probabilities log(n/(n+1) p + 1/((n+1) k)), `(..., n, k)`; every class keeps some probability."""
+        """Smoothed log-probabilities log(n/(n+1) p + 1/((n+1) k)), `(..., n, k)`; no class has probability 0."""
         log_p = self.fit(logits)
         work = log_p.astype(checks.compute_dtype(log_p))
         n = self.num_samples.astype(work.dtype)

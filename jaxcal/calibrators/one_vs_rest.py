@@ -38,7 +38,7 @@ def reject_binary(calibrator: Callable) -> None:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class OneVsRestFit(Fit):
-    """Binary fits, one a class (class axis first; a single one for k = 2). Calling it on logits gives log-probabilities.
+    """Binary fits, one a class (class axis first; a single one for k = 2); called on logits, gives log-probabilities.
 
     Attributes:
         fit: the binary fits, batch shape `(k, ...)`, or `(...)` for k = 2.
@@ -51,7 +51,7 @@ class OneVsRestFit(Fit):
     num_classes: int = jax.tree.static()
 
     def __call__(self, logits) -> jax.Array:
-        """Calibrated log-probabilities `(..., n, k)`; a row whose calibrated classes all have probability 0 is uniform."""
+        """Calibrated log-probabilities `(..., n, k)`; uniform where every class was calibrated to probability 0."""
         logits = checks.as_logits(logits)
         if logits.shape[-1] != self.num_classes:
             raise ValueError(f"fitted for {self.num_classes} classes, got logits of shape {logits.shape}")

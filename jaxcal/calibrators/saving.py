@@ -1,4 +1,4 @@
-"""Calibrators on disk: an npz of plain arrays and one JSON header. Nothing is pickled, nothing in a file is executed."""
+"""Calibrators on disk: an npz of plain arrays and one JSON header. Nothing is pickled, nothing read is executed."""
 
 import dataclasses
 import json

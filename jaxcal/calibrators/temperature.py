@@ -50,8 +50,8 @@ class TemperatureFit(Fit):
                 leading axes.
 
         Returns:
-            Log-probabilities of the broadcast shape, in the dtype of the logits; rows sum to 1. NaN for invalid rows and
-            failed lanes; an eager call raises `ValueError` if no lane is usable.
+            Log-probabilities of the broadcast shape, in the dtype of the logits; rows sum to 1. NaN for invalid rows
+            and failed lanes; an eager call raises `ValueError` if no lane is usable.
         """
         logits = checks.as_logits(logits)
         u = self.inverse_temperature
@@ -83,9 +83,9 @@ def fit_temperature(logits, labels, *, weights=None, loss: ProperLoss = log_loss
 
     min over u = 1/T >= 0 of  sum_i w_i loss(u z_i, y_i) / sum_i w_i
 
-    The log loss is convex in u and solved to rounding in about four passes over the data, whatever the unit or offset of
-    the logits. Other losses can have several minima (the Brier loss has two on simple data); the global one is returned,
-    found on a grid over all gaps and refined.
+    The log loss is convex in u and solved to rounding in about four passes over the data, whatever the unit or offset
+    of the logits. Other losses can have several minima (the Brier loss has two on simple data); the global one is
+    returned, found on a grid over all gaps and refined.
 
     Args:
         logits: `(..., n, k)`, k >= 2, natural log scale, any finite offset a row, `-inf` on masked classes.
@@ -97,19 +97,19 @@ def fit_temperature(logits, labels, *, weights=None, loss: ProperLoss = log_loss
         `TemperatureFit` over the broadcast of the leading axes. Special cases, flagged in `.status`:
 
         - logits that point away from the labels (`AT_LOWER_BOUND`): u = 0, T = inf, uniform forecasts;
-        - every label is an arg max, "100 % accuracy" (`AT_UPPER_BOUND`): the smallest u whose loss is within one rounding
-          of its infimum, so that everything stays finite; `jaxcal.laplace` guards the forecasts;
+        - every label is an arg max, "100 % accuracy" (`AT_UPPER_BOUND`): the smallest u whose loss is within one
+          rounding of its infimum, so that everything stays finite; `jaxcal.laplace` guards the forecasts;
         - every row constant (`NOT_IDENTIFIED`): T = 1;
         - a label on a class with logit `-inf` under the log loss (`IMPOSSIBLE_EVENT`): T NaN, risk inf;
         - NaN, +inf, a label out of range, bad weights (`INVALID_INPUT`): NaN.
 
     Raises:
-        ValueError, TypeError: for shapes and dtypes; and, eagerly, `ValueError` naming the first bad row if no lane could
-            be fitted.
+        ValueError, TypeError: for shapes and dtypes; and, eagerly, `ValueError` naming the first bad row if no lane
+            could be fitted.
 
     Differentiable in logits and weights (implicit function theorem: forward, reverse, second order); at a bound or when
-    not identified the derivative of T is 0. Estimator of the best temperature: consistent, error O(1/sqrt n); its risk is
-    optimistic by about 1/(2n). Cost: 3 to 4 log-loss passes; memory that of the logits and a few rows.
+    not identified the derivative of T is 0. Estimator of the best temperature: consistent, error O(1/sqrt n); its
+    risk is optimistic by about 1/(2n). Cost: 3 to 4 log-loss passes; memory that of the logits and a few rows.
 
     Examples:
         >>> import jax, jax.numpy as jnp
@@ -123,8 +123,8 @@ def fit_temperature(logits, labels, *, weights=None, loss: ProperLoss = log_loss
         (2000, 5)
 
     References:
-        Guo et al., "On Calibration of Modern Neural Networks", ICML 2017. Berta, Holzmueller, Jordan and Bach, "Rethinking
-        Early Stopping: Refine, Then Calibrate", arXiv 2501.19195, eq. 3.
+        Guo et al., "On Calibration of Modern Neural Networks", ICML 2017. Berta, Holzmueller, Jordan and Bach,
+        "Rethinking Early Stopping: Refine, Then Calibrate", arXiv 2501.19195, eq. 3.
     """
     logits, labels, weights = prepare(logits, labels, weights, "fit_temperature")
     fit = _fit(loss, logits, labels, weights)

@@ -19,8 +19,8 @@ from jaxcal.losses import own_class, weighted_mean
 from jaxcal.solvers import bracketed_root, row_sums
 from jaxcal.status import Status
 
-# The start is found on a sixteenth of the rows, but on no fewer than 512: its error is about 1/sqrt(rows), and the whole
-# search on the sample costs half a pass.
+# The start is found on a sixteenth of the rows, but on no fewer than 512: its error is about 1/sqrt(rows), and the
+# whole search on the sample costs half a pass.
 _SAMPLE_FRACTION, _SAMPLE_ROWS = 16, 512
 
 _MAX_STEPS = 100  # bisection from one end of the float32 range to the other takes fewer
@@ -40,7 +40,8 @@ def minimize_log_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array |
     """Minimize the weighted mean of logsumexp(u z) - u z_y over u >= 0.
 
     Args:
-        logits: `(..., n, k)`, labels: `(..., n)`, weights: `(..., n)` or None, with batch axes aligned (`checks.align`).
+        logits: `(..., n, k)`, labels: `(..., n)`, weights: `(..., n)` or None, with batch axes aligned
+            (`checks.align`).
     """
     n, k = logits.shape[-2:]
     info = jnp.finfo(logits.dtype)
@@ -71,8 +72,8 @@ def minimize_log_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array |
 
     def accept(value, step, aux):
         risk, _, slope_x = aux
-        # the decrease that a further step would bring is far below what the loss resolves, or F is rounding already; the
-        # step is still taken, for the sake of T
+        # the decrease that a further step would bring is far below what the loss resolves, or F is rounding already;
+        # the step is still taken, for the sake of T
         small = 0.5 * jnp.abs(slope_x * step) <= info.eps**1.25 * risk
         return small | (jnp.abs(value) <= 2 * info.eps) | (observed == 0)
 

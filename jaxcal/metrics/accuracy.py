@@ -16,8 +16,8 @@ def accuracy(logits, labels, *, weights=None) -> jax.Array:
         weights: counts `(..., n)`; rows of weight 0 are absent.
 
     Returns:
-        `(...)` in [0, 1], float32 for half-precision logits. Ties go to the lowest class. Invalid lanes are NaN; an eager
-        call raises `ValueError` if no lane is valid.
+        `(...)` in [0, 1], float32 for half-precision logits. Ties go to the lowest class. Invalid lanes are NaN; an
+        eager call raises `ValueError` if no lane is valid.
 
     Unbiased; piecewise constant, so its derivative is 0. Cost O(nk).
 

@@ -35,18 +35,18 @@ def ece(
             `ece(*jaxcal.binary_event(logits, labels, 1))`. These are different quantities.
         num_bins: number of bins b, static.
         norm: "l1" (ECE), "l2" (RMSCE) or "max" (MCE), static.
-        bins: "width": b bins [i/b, (i+1)/b), the last closed at 1, edges exact in the dtype of p. "mass": equal weight a
-            bin; equal scores stay together, in bin floor(b * weight of smaller scores / n). Or increasing edges from 0
-            to 1, the same half-open convention.
+        bins: "width": b bins [i/b, (i+1)/b), the last closed at 1, edges exact in the dtype of p. "mass": equal
+            weight a bin; equal scores stay together, in bin floor(b * weight of smaller scores / n). Or increasing
+            edges from 0 to 1, the same half-open convention.
         weights: counts `(..., n)`; rows of weight 0 are absent.
 
     Returns:
-        `(...)`, float32 for half-precision input. Invalid lanes are NaN; an eager call raises `ValueError` if no lane is
-        valid.
+        `(...)`, float32 for half-precision input. Invalid lanes are NaN; an eager call raises `ValueError` if no lane
+        is valid.
 
-    Estimates the binned calibration error, a lower bound of the true one; its bias as an estimate of that is positive, up
-    to about sqrt(b/n), also for calibrated forecasts, so it gets no interval. Differentiable in p and weights with the
-    bins held fixed. Cost O(n), "mass" a sort.
+    Estimates the binned calibration error, a lower bound of the true one; its bias as an estimate of that is
+    positive, up to about sqrt(b/n), also for calibrated forecasts, so it gets no interval. Differentiable in p and
+    weights with the bins held fixed. Cost O(n), "mass" a sort.
 
     Examples:
         >>> import jax.numpy as jnp

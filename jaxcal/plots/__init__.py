@@ -1,4 +1,4 @@
-"""Figures. Each takes `ax=None`, returns the Axes, and leaves matplotlib's settings alone; matplotlib is the extra `plot`."""
+"""Figures: each takes `ax=None`, returns the Axes and leaves matplotlib's settings alone. Extra: `plot`."""
 
 from jaxcal.plots.epochs import decomposition_curves as decomposition_curves
 from jaxcal.plots.reliability import reliability_diagram as reliability_diagram

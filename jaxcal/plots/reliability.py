@@ -13,9 +13,9 @@ _GREY = "#4D4D4D"
 def reliability_diagram(curve: ReliabilityCurve, *, ax=None, label: str | None = None):
     """Draw one reliability curve; call again with the same axes to lay another over it.
 
-    Every occupied bin is a point at its mean confidence and observed frequency, with the 95 % interval of the frequency;
-    bars below show the share of the forecasts in each bin. On the diagonal forecasts are calibrated, below it
-    over-confident (for the top label).
+    Every occupied bin is a point at its mean confidence and observed frequency, with the 95 % interval of the
+    frequency; bars below show the share of the forecasts in each bin. On the diagonal forecasts are calibrated, below
+    it over-confident (for the top label).
 
     Args:
         curve: a `jaxcal.reliability_curve` without batch axes.

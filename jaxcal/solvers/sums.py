@@ -27,8 +27,8 @@ def total(values: jax.Array) -> jax.Array:
 def segment_totals(values: jax.Array, segment: jax.Array, num_segments: int) -> jax.Array:
     """Sum of `values` by segment over the last axis; `(..., n)` and int `(..., n)` to `(..., num_segments)`.
 
-    Each segment is summed in 64 interleaved parts, for the rounding as in `total`, and so that parallel additions to one
-    address do not queue up. Segments outside [0, num_segments) are dropped.
+    Each segment is summed in 64 interleaved parts, for the rounding as in `total`, and so that parallel additions to
+    one address do not queue up. Segments outside [0, num_segments) are dropped.
     """
     values, segment = jnp.broadcast_arrays(values, segment)
     n = values.shape[-1]
