@@ -38,10 +38,10 @@ def reject_binary(calibrator: Callable) -> None:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class OneVsRestFit(Fit):
-    """Binary fits, one a class (class axis first; a single one for k = 2); called on logits, gives log-probabilities.
+    """Binary fits, one a class (a single one for k = 2); called on logits, gives log-probabilities.
 
     Attributes:
-        fit: the binary fits, batch shape `(k, ...)`, or `(...)` for k = 2.
+        fit: the binary fits, batch shape `(..., k)`, or `(...)` for k = 2.
         status: worst `jaxcal.Status` over the classes, int32 `(...)`.
         num_classes: k, static.
     """
@@ -55,12 +55,12 @@ class OneVsRestFit(Fit):
         logits = checks.as_logits(logits)
         if logits.shape[-1] != self.num_classes:
             raise ValueError(f"fitted for {self.num_classes} classes, got logits of shape {logits.shape}")
+        if logits.ndim == 1:
+            return self(logits[None])[..., 0, :]
         if self.num_classes == 2:
             result = self.fit.log_probabilities(_difference(logits))
         else:
-            # class by class, so that the batch axes of the fits meet those of the logits
-            log_events = jax.vmap(lambda fit, score: fit.log_probabilities(score))(self.fit, _against_rest(logits))
-            log_event = jnp.moveaxis(log_events[..., 1], 0, -1)
+            log_event = jnp.swapaxes(self.fit.log_probabilities(_against_rest(logits))[..., 1], -1, -2)
             impossible = jnp.all(log_event == -jnp.inf, axis=-1, keepdims=True)
             result = log_softmax(jnp.where(impossible, 0, log_event))
         result = result.astype(logits.dtype)
@@ -105,14 +105,12 @@ def one_vs_rest(fit_binary: Callable) -> Callable:
             outcomes = jnp.where(known, labels, jnp.nan).astype(dtype)  # an unknown class must not become an outcome
             fit = fit_binary(_difference(logits), outcomes, weights=weights)
             return OneVsRestFit(fit, _status(fit), 2)
-        scores = _against_rest(logits)
-        classes = lax.broadcasted_iota(labels.dtype, (k,) + (1,) * labels.ndim, 0)
-        outcomes = jnp.where(known, (classes == labels).astype(dtype), jnp.nan)
-        ndim = max(scores.ndim, outcomes.ndim, 0 if weights is None else weights.ndim + 1)
-        lift = lambda a: a.reshape((k,) + (1,) * (ndim - a.ndim) + a.shape[1:])  # noqa: E731
-        fit = fit_binary(lift(scores), lift(outcomes), weights=weights)
+        each = lambda a: a[..., None, :]  # the axis of the classes, last of the batch axes  # noqa: E731
+        events = each(labels) == jnp.arange(k, dtype=labels.dtype)[:, None]
+        outcomes = jnp.where(each(known), events.astype(dtype), jnp.nan)
+        fit = fit_binary(_against_rest(logits), outcomes, weights=None if weights is None else each(weights))
         status = _status(fit)
-        return OneVsRestFit(fit, jnp.max(status, axis=0) if status.ndim else status, k)
+        return OneVsRestFit(fit, jnp.max(status, axis=-1) if status.ndim else status, k)
 
     return fit_one_vs_rest
 
@@ -127,7 +125,7 @@ def _difference(logits):
 
 
 def _against_rest(logits):
-    """log p_c - log(1 - p_c), class axis first; 1 - p_c is the sum of the others, not a difference."""
+    """log p_c - log(1 - p_c), `(..., n, k)` to `(..., k, n)`; 1 - p_c is the sum of the others, not a difference."""
     log_p = log_softmax(logits.astype(checks.compute_dtype(logits)))
     k = log_p.shape[-1]
 
@@ -137,4 +135,4 @@ def _against_rest(logits):
         rest = jax.nn.logsumexp(jnp.where(alone[..., None], 0, others), axis=-1)
         return jnp.take(log_p, c, axis=-1) - jnp.where(alone, -jnp.inf, rest)
 
-    return lax.map(one, jnp.arange(k))
+    return jnp.moveaxis(lax.map(one, jnp.arange(k)), 0, -2)

@@ -35,6 +35,18 @@ class Optimum(NamedTuple):
     num_steps: jax.Array
     gradient_norm: jax.Array
 
+    def flagged(self, *, impossible: jax.Array, invalid: jax.Array) -> "Optimum":
+        """The same with lanes that have no optimum marked: u NaN, the risk inf or NaN."""
+        status = jnp.where(impossible, Status.IMPOSSIBLE_EVENT, self.status)
+        failed = impossible | invalid
+        return Optimum(
+            jnp.where(failed, jnp.nan, self.inverse_temperature),
+            jnp.where(invalid, jnp.nan, jnp.where(impossible, jnp.inf, self.risk)),
+            jnp.where(invalid, Status.INVALID_INPUT, status).astype(jnp.int32),
+            self.num_steps,
+            jnp.where(failed, jnp.nan, self.gradient_norm),
+        )
+
 
 def minimize_log_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array | None) -> Optimum:
     """Minimize the weighted mean of logsumexp(u z) - u z_y over u >= 0.
@@ -108,18 +120,8 @@ def minimize_log_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array |
     slope = jnp.where(at_upper, 0, slope)
     status = jnp.where(at_upper, jnp.where(saturated[2], Status.AT_UPPER_BOUND, Status.NOT_IDENTIFIED), status)
 
-    impossible = observed == jnp.inf
-    invalid = jnp.isnan(observed) | jnp.isnan(root.aux[0])
-    status = jnp.where(impossible, Status.IMPOSSIBLE_EVENT, status)
-    status = jnp.where(invalid, Status.INVALID_INPUT, status)
-    failed = impossible | invalid
-    return Optimum(
-        jnp.where(failed, jnp.nan, u),
-        jnp.where(invalid, jnp.nan, jnp.where(impossible, jnp.inf, risk)),
-        status.astype(jnp.int32),
-        root.num_steps,
-        jnp.where(failed, jnp.nan, jnp.abs(slope)),
-    )
+    found = Optimum(u, risk, status, root.num_steps, jnp.abs(slope))
+    return found.flagged(impossible=observed == jnp.inf, invalid=jnp.isnan(observed) | jnp.isnan(root.aux[0]))
 
 
 class _Rows(NamedTuple):

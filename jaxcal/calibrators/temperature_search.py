@@ -99,17 +99,9 @@ def minimize_loss(loss: ProperLoss, logits: jax.Array, labels: jax.Array, weight
     u = jnp.where(identified, u, 1)
     value = jnp.where(identified, value, values[0])
     status = jnp.where(identified, status, Status.NOT_IDENTIFIED)
-    impossible = jnp.all(values == jnp.inf, axis=0)
-    invalid = jnp.isnan(values[0]) | jnp.isnan(smallest)
-    status = jnp.where(impossible, Status.IMPOSSIBLE_EVENT, status)
-    status = jnp.where(invalid, Status.INVALID_INPUT, status)
-    failed = impossible | invalid
-    return Optimum(
-        jnp.where(failed, jnp.nan, u),
-        jnp.where(invalid, jnp.nan, jnp.where(impossible, jnp.inf, value)),
-        status.astype(jnp.int32),
-        steps,
-        jnp.where(failed, jnp.nan, jnp.where(at_lower | ~identified, 0, jnp.abs(u * slope))),
+    found = Optimum(u, value, status, steps, jnp.where(at_lower | ~identified, 0, jnp.abs(u * slope)))
+    return found.flagged(
+        impossible=jnp.all(values == jnp.inf, axis=0), invalid=jnp.isnan(values[0]) | jnp.isnan(smallest)
     )
 
 

@@ -14,7 +14,10 @@ class UserError(Exception):
 def write(text: str, *, error: bool = False) -> None:
     """Write `text` and a line end to stdout, or to stderr if `error`. Every word of the command line passes here."""
     stream = sys.stderr if error else sys.stdout
-    stream.write(text + "\n")
+    try:
+        stream.write(text + "\n")
+    except UnicodeEncodeError:  # a terminal or pipe that knows fewer signs, such as an ASCII locale
+        stream.write(text.encode(stream.encoding, "replace").decode(stream.encoding) + "\n")
     stream.flush()
 
 
