@@ -28,7 +28,9 @@ def as_array(values, name: str) -> jax.Array:
                 values = np.clip(values, low, _INT32.max)  # 2**32 + 1 must not become class 1
         return jnp.asarray(values)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be an array of numbers, got {type(values).__name__}") from error
+        raise TypeError(
+            f"{name} must be an array of numbers, got {getattr(values, 'dtype', type(values).__name__)}"
+        ) from error
 
 
 def as_floats(values, name: str) -> jax.Array:
@@ -54,9 +56,21 @@ def _as_integers(values, name: str) -> jax.Array:
     return array if array.dtype.itemsize >= 4 else array.astype(jnp.int32)
 
 
-def as_logits(logits, name: str = "logits") -> jax.Array:
-    """Logits `(..., k)` with k >= 2, floating."""
-    array = as_floats(logits, name)
+def as_logits(logits) -> jax.Array:
+    """Logits `(..., k)` with k >= 2, floating. Rows of float64 on the host are centred before they lose digits."""
+    if not isinstance(logits, jax.Array) and not is_traced(logits) and not jax.config.jax_enable_x64:
+        host = np.asarray(logits)
+        if host.dtype == np.float64 and host.ndim and host.size:
+            peak = np.max(host, axis=-1, keepdims=True)
+            gaps = host - np.where(np.isfinite(peak), peak, 0)
+            # what overflows float32 is not a mask
+            logits = np.where((gaps < np.finfo(np.float32).min) & (gaps > -np.inf), np.nan, gaps)
+    return as_classes(logits, "logits")
+
+
+def as_classes(values, name: str) -> jax.Array:
+    """Floating values with k >= 2 classes on the last axis."""
+    array = as_floats(values, name)
     if array.ndim == 0 or array.size == 0:
         raise ValueError(f"{name} must have shape (..., n, k) and not be empty, got shape {array.shape}")
     if array.shape[-1] < 2:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxcal import checks
 from jaxcal.calibrators.temperature import prepare, raise_if_failed
@@ -73,6 +74,8 @@ def fit_folds(calibrator, logits, labels, weights, *, folds, key, call) -> tuple
         raise ValueError(f"{call}: folds must be an integer in [2, n = {n}], got {folds!r}")
     if key is None:
         raise ValueError(f"{call}: folds need a key for the random split, e.g. key=jax.random.key(0)")
+    if not isinstance(key, jax.Array) and np.ndim(key) == 0:
+        raise TypeError(f"{call}: key must be a JAX key, e.g. jax.random.key(0), got {key!r}")
     split = split_rows(key, n, folds)
     dtype = checks.compute_dtype(logits)
     kept = (split.fold != jnp.arange(folds, dtype=jnp.int32)[:, None]).astype(dtype)  # (K, n)

@@ -31,7 +31,7 @@ def logits_from_probs(p, *, atol: float | None = None, floor: float | None = Non
         >>> print(jaxcal.logits_from_probs(jnp.array([0.25, 0.75, 0.0])).round(4))
         [-1.3863 -0.2877    -inf]
     """
-    p = checks.as_logits(p, "p")
+    p = checks.as_classes(p, "p")
     k = p.shape[-1]
     eps32 = float(jnp.finfo(jnp.float32).eps)  # float64 probabilities usually were float32 once
     tolerance = k * max(float(jnp.finfo(p.dtype).eps), eps32) if atol is None else float(atol)

@@ -50,13 +50,13 @@ class ProperLoss:
 
     def entropy(self, log_probabilities) -> jax.Array:
         """e(q), the expected loss of the forecast q when q is the truth; `(..., k)` log-probabilities to `(...)`."""
-        log_q = checks.as_logits(log_probabilities, "log_probabilities")
+        log_q = checks.as_classes(log_probabilities, "log_probabilities")
         return self._entropy(log_q.astype(checks.compute_dtype(log_q))).astype(log_q.dtype)
 
     def divergence(self, forecast_log_probabilities, truth_log_probabilities) -> jax.Array:
         """d(p, q) >= 0, the expected loss that the forecast p adds when q is the truth; both `(..., k)`, log scale."""
-        log_p = checks.as_logits(forecast_log_probabilities, "forecast_log_probabilities")
-        log_q = checks.as_logits(truth_log_probabilities, "truth_log_probabilities")
+        log_p = checks.as_classes(forecast_log_probabilities, "forecast_log_probabilities")
+        log_q = checks.as_classes(truth_log_probabilities, "truth_log_probabilities")
         if log_p.shape[-1] != log_q.shape[-1]:
             raise ValueError(f"forecast and truth differ in the number of classes: {log_p.shape} and {log_q.shape}")
         dtype = checks.compute_dtype(log_p, log_q)

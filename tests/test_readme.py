@@ -30,7 +30,7 @@ def test_readme_blocks_run_in_order(tmp_path, monkeypatch):
             )
             assert done.returncode == 0, done.stderr
         ran.append(language)
-    assert ran.count("python") == 3 and ran.count("bash") == 1
+    assert ran.count("python") == 4 and ran.count("bash") == 1
     assert (names["by_refinement"] > names["by_risk"]).all()  # what the comments of the example say
     for name in ("temperature.npz", "predictions.csv", "reliability.png", "calibrator.npz", "calibrated.csv"):
         assert (tmp_path / name).stat().st_size > 0

@@ -13,13 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcal.calibrators.laplace import LaplaceFit
-from jaxcal.calibrators.one_vs_rest import OneVsRestFit
-from jaxcal.calibrators.temperature import TemperatureFit
-
 _FORMAT = "jaxcal-calibrator"
 _VERSION = 1
-_CLASSES = {cls.__name__: cls for cls in (TemperatureFit, LaplaceFit, OneVsRestFit)}
 
 # The header of a calibrator is a few hundred bytes; one beyond this is not ours.
 _MAX_HEADER_BYTES = 1 << 20
@@ -41,11 +36,13 @@ _DAMAGE = (
 )
 
 
-def save(fit, path) -> None:
-    """Write a fitted calibrator to `path`, exactly this name; beside it first, then renamed into place."""
+def save(fit, path, classes: dict[str, type]) -> None:
+    """Write a fit of one of `classes` to `path`, exactly this name; beside it first, then renamed into place."""
     arrays: dict[str, np.ndarray] = {}
-    header = {"format": _FORMAT, "version": _VERSION, "fit": _describe(fit, "fit", arrays)}
+    header = {"format": _FORMAT, "version": _VERSION, "fit": _describe(fit, "fit", arrays, classes)}
     path = pathlib.Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no directory {path.parent} to save {path.name} in")
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(beside, "wb") as file:
@@ -55,37 +52,16 @@ def save(fit, path) -> None:
         beside.unlink(missing_ok=True)
 
 
-def load(path):
-    """Read a calibrator written by `fit.save(path)`.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The fit, with arrays as they were saved (float64 arrays become float32 if the caller's x64 is off).
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if the file is not a calibrator, of a newer version, truncated, or its arrays do not fit its header.
-
-    Examples:
-        >>> import os, tempfile, jax.numpy as jnp
-        >>> import jaxcal
-        >>> fit = jaxcal.fit_temperature(jnp.array([[2.0, 0.0], [1.0, 0.0], [0.5, 0.0]]), jnp.array([0, 0, 1]))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     fit.save(os.path.join(folder, "temperature.npz"))
-        ...     again = jaxcal.load(os.path.join(folder, "temperature.npz"))
-        >>> bool(again.temperature == fit.temperature)
-        True
-    """
+def load(path, classes: dict[str, type]):
+    """Read what `save` wrote; nothing but a dataclass in `classes` is ever made."""
     with open(path, "rb") as file:
         try:
-            return _load(file, os.path.getsize(path))
+            return _load(file, os.path.getsize(path), classes)
         except _DAMAGE as error:
             raise ValueError(f"{os.fspath(path)} is not a calibrator saved by jaxcal: {error}") from error
 
 
-def _load(file, size: int):
+def _load(file, size: int, classes):
     with zipfile.ZipFile(file) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if sum(info.file_size for info in members.values()) > size:
@@ -97,7 +73,7 @@ def _load(file, size: int):
             raise ValueError("its header is not that of a jaxcal calibrator")
         if header.get("version") != _VERSION:
             raise ValueError(f"it has format version {header.get('version')}, this jaxcal reads {_VERSION}")
-        return _rebuild(header["fit"], {name: _read(archive, info) for name, info in members.items()})
+        return _rebuild(header["fit"], {name: _read(archive, info) for name, info in members.items()}, classes)
 
 
 def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
@@ -112,13 +88,14 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
         return np.frombuffer(file.read(), dtype).reshape(shape, order="F" if fortran_order else "C")
 
 
-def _describe(value, name: str, arrays: dict[str, np.ndarray]):
+def _describe(value, name: str, arrays: dict[str, np.ndarray], classes):
     if dataclasses.is_dataclass(value):
         cls = type(value).__name__
-        if cls not in _CLASSES:
-            raise TypeError(f"{cls} cannot be saved; only {', '.join(sorted(_CLASSES))} and nestings of them can")
+        if classes.get(cls) is not type(value):
+            raise TypeError(f"{cls} cannot be saved; only {', '.join(sorted(classes))} and nestings of them can")
         fields = {
-            f.name: _describe(getattr(value, f.name), f"{name}.{f.name}", arrays) for f in dataclasses.fields(value)
+            f.name: _describe(getattr(value, f.name), f"{name}.{f.name}", arrays, classes)
+            for f in dataclasses.fields(value)
         }
         return {"class": cls, "fields": fields}
     if isinstance(value, bool | int | float | str) or value is None:
@@ -131,7 +108,7 @@ def _describe(value, name: str, arrays: dict[str, np.ndarray]):
     return {"array": name, "dtype": str(array.dtype), "shape": list(array.shape)}
 
 
-def _rebuild(entry, arrays):
+def _rebuild(entry, arrays, classes):
     if "value" in entry:
         return entry["value"]
     if "array" in entry:
@@ -141,10 +118,10 @@ def _rebuild(entry, arrays):
         if list(array.shape) != entry["shape"] or str(array.dtype) != entry["dtype"]:
             raise ValueError(f"array {entry['array']} has shape {array.shape}, its header says {entry['shape']}")
         return jnp.asarray(array)
-    cls = _CLASSES.get(entry["class"])
+    cls = classes.get(entry["class"])
     if cls is None:
         raise ValueError(f"it holds a {entry['class']}, unknown to this version")
     names = {f.name for f in dataclasses.fields(cls)}
     if set(entry["fields"]) != names:
         raise ValueError(f"the fields of its {entry['class']} are {sorted(entry['fields'])}, expected {sorted(names)}")
-    return cls(**{name: _rebuild(field, arrays) for name, field in entry["fields"].items()})
+    return cls(**{name: _rebuild(field, arrays, classes) for name, field in entry["fields"].items()})

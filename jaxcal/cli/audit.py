@@ -54,8 +54,8 @@ _STATUS_LINES = {
     "and calibrated predictions are uniform (are the labels those of these rows?)",
     jaxcal.Status.AT_UPPER_BOUND: "every label is the most probable class, so the loss falls as long as T does; T is "
     "where it stops changing, and says nothing about new data",
-    jaxcal.Status.NOT_IDENTIFIED: "every temperature gives the same loss, because each row is constant over the "
-    "classes; T is set to 1",
+    jaxcal.Status.NOT_IDENTIFIED: "every temperature gives the same loss: no row has two possible classes that "
+    "differ; T is set to 1",
     jaxcal.Status.NOT_CONVERGED: "the step limit was reached before the optimum; do not rely on T",
 }
 
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
                 data.logits, data.labels, data.weights, fit, resamples=args.resamples, progress=progress, **how
             )
             intervals = bootstrap.intervals(*drawn)
-        confidence, correct = jaxcal.top_label(data.logits, data.labels)
+        confidence, correct = data.top_label()
         ece = float(jaxcal.ece(confidence, correct, num_bins=_NUM_BINS, weights=data.weights))
         if fit_file is not None:
             fit.check()
@@ -125,6 +125,9 @@ def run(args: argparse.Namespace) -> int:
             fit.save(temporary)
     result = _Result(estimates, fit, intervals, ece)
     notes = data.notes + _notes(args, result, data.weights)
+    present = np.unique(data.labels)
+    if len(present) == 1:
+        notes.append(f"every label is class {present[0]}: there is nothing to tell apart, and sharpness means little")
     if args.json:
         write(json.dumps(_report(args, data, result, notes), indent=2, allow_nan=False))
         return 0
@@ -273,7 +276,7 @@ def _draw(path, args, data, fit, ece: float) -> None:
     ax = figure.subplots()
     after = jaxcal.top_label(fit(data.logits), data.labels)
     after_ece = float(jaxcal.ece(*after, num_bins=_NUM_BINS, weights=data.weights))
-    before = jaxcal.top_label(data.logits, data.labels)
+    before = data.top_label()
     for (confidence, correct), label in (
         (before, f"as given, ECE {ece:.3f}"),
         (after, f"after scaling, T = {float(fit.temperature):#.3g}, ECE {after_ece:.3f}"),

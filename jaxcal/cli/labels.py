@@ -75,7 +75,7 @@ def _names_in_columns(texts: list[str], columns: Sequence[str]) -> list[str] | N
         common += 1
     readings = [[_text(name[length:]) for name in columns] for length in range(common + 1)]
     readings = [names for names in readings if len(set(names)) == len(names)]
-    fits = [names for names in readings if set(texts) <= set(names)]
+    fits = [names for i, names in enumerate(readings) if set(texts) <= set(names) and names not in readings[:i]]
     if len(fits) > 1:
         raise UserError(
             f"labels {abbreviate(texts)} match the columns {abbreviate(columns)} in more than one way; "

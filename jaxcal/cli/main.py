@@ -76,5 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, such as `head`, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk, a terminal that is gone
+        write(f"jaxcal: cannot write: {error.strerror or error}", error=True)
+        return _USER_ERROR
     except SystemExit as end:  # --help and --version
         return end.code if isinstance(end.code, int) else 0

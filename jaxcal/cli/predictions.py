@@ -29,6 +29,7 @@ class Predictions:
         notes: sentences about what was done to the input.
         columns: the columns of a table that held the predictions, or None.
         source: the opened file.
+        probabilities: `(n, k)` as they stand in the file, or None if it holds logits.
     """
 
     logits: jax.Array
@@ -38,6 +39,17 @@ class Predictions:
     notes: list[str]
     columns: list[str] | None
     source: files.NpzFile | files.NpyFile | files.TableFile
+    probabilities: np.ndarray | None = None
+
+    def top_label(self) -> tuple:
+        """Confidence of the predicted class and whether it is right.
+
+        From the probabilities where these are what the file holds: through logits 0.6 may come back as 0.59999996, in
+        another bin.
+        """
+        if self.probabilities is None:
+            return jaxcal.top_label(self.logits, self.labels)
+        return self.probabilities.max(-1), self.probabilities.argmax(-1) == self.labels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +101,10 @@ def read_predictions(args: argparse.Namespace, command: str, *, labelled: bool) 
     notes = [] if len(rows) == n else [f"{n - len(rows):,} rows of weight 0 were left out"]
     if columns and len(columns) == 1:
         notes.append(f"{columns[0]} is the {'probability' if option == '--probs' else 'score'} of class 1 of 2")
-    logits = _from_probs(scores, rows, args.floor, notes) if option == "--probs" else _from_logits(scores, rows, args)
+    probabilities = _probabilities(scores, rows, notes) if option == "--probs" else None
+    logits = (
+        _from_logits(scores, rows, args) if probabilities is None else _from_probs(probabilities, args.floor, notes)
+    )
     labels = None
     if labelled:
         raw = _labels(source, args, n, scores)[rows]
@@ -100,7 +115,9 @@ def read_predictions(args: argparse.Namespace, command: str, *, labelled: bool) 
         labels, mapping = class_indices(raw, k, named, classes, rows)
         if columns or classes is not None:
             notes.append(mapping)
-    return Predictions(logits, labels, weights, rows, notes, columns, source)
+    if probabilities is not None:
+        probabilities = probabilities.astype(logits.dtype)
+    return Predictions(logits, labels, weights, rows, notes, columns, source, probabilities)
 
 
 def _what_to_type(source, command, option, names, args, labelled) -> str:
@@ -174,15 +191,18 @@ def _from_logits(scores: np.ndarray, rows: np.ndarray, args) -> jax.Array:
     )
     if scores.ndim == 1:
         return jaxcal.binary_logits(jnp.asarray(scores))
+    # an offset a row means nothing, and in float64 it can be removed without loss
+    peak = scores.max(-1, keepdims=True)
+    scores = np.where(np.isfinite(peak), scores - np.where(np.isfinite(peak), peak, 0), scores)
     _refuse(scores == np.inf, rows, scores, "logits must not be +inf (a certain class has -inf on all others)")
     _refuse((scores == -np.inf).all(-1), rows, scores, "a row of logits must not be -inf for every class")
     return jnp.asarray(scores)
 
 
-def _from_probs(scores: np.ndarray, rows: np.ndarray, floor: float | None, notes: list[str]) -> jax.Array:
+def _probabilities(scores: np.ndarray, rows: np.ndarray, notes: list[str]) -> np.ndarray:
+    """Checked probabilities `(n, k)`, float64, rows summing to 1."""
     p = scores.astype(np.float64)
     _refuse(np.isnan(p), rows, p, "probabilities must not be NaN or missing")
-    k = 2 if p.ndim == 1 else p.shape[1]
     if p.ndim == 1:
         _refuse((p < 0) | (p > 1), rows, p, "probabilities must be in [0, 1] (are these scores? then --logits)")
         p = np.stack([1 - p, p], axis=-1)
@@ -198,7 +218,14 @@ def _from_probs(scores: np.ndarray, rows: np.ndarray, floor: float | None, notes
             )
         how_far = f"within {off.max():.1e} and were renormalized" if off.max() > 0 else "exactly"
         notes.append(f"rows of probabilities summed to 1 {how_far}")
-        p = p / sums[:, None]
+        # dividing by a sum that is 1 but for rounding would only move the values off their digits
+        exact = off <= 0.5 * p.shape[1] * np.finfo(scores.dtype).eps
+        p = np.where(exact[:, None], p, p / sums[:, None])
+    return p
+
+
+def _from_probs(p: np.ndarray, floor: float | None, notes: list[str]) -> jax.Array:
+    k = p.shape[1]
     if floor is not None:
         smallest = float(jnp.finfo(jnp.result_type(float)).tiny)
         if not smallest <= floor < 1 / k:

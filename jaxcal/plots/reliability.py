@@ -35,7 +35,7 @@ def reliability_diagram(curve: ReliabilityCurve, *, ax=None, label: str | None =
         >>> y = jax.random.bernoulli(jax.random.key(1), p)
         >>> ax = reliability_diagram(jaxcal.reliability_curve(p, y))
         >>> ax.get_ylabel()
-        'observed frequency'
+        'observed frequency, 95 % interval'
     """
     count, confidence, frequency, lower, upper = (
         np.asarray(getattr(curve, name), np.float64) for name in ("count", "confidence", "frequency", "lower", "upper")
@@ -61,7 +61,7 @@ def reliability_diagram(curve: ReliabilityCurve, *, ax=None, label: str | None =
     shares.vlines(x[order], 0, share[seen][order], color=color, linewidth=3, alpha=0.7)
     shares.set_ylim(0, max(shares.get_ylim()[1] if drawn else 0, 1.1 * share.max()))
     if label is not None:
-        ax.legend(loc="upper left", frameon=False)
+        ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), frameon=False, borderaxespad=0.2)
     return ax
 
 
@@ -70,7 +70,7 @@ def _share_axes(ax):
     if ax.child_axes:
         return ax.child_axes[0]
     ax.plot([0, 1], [0, 1], color=_GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="observed frequency", aspect="equal")
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="observed frequency, 95 % interval", aspect="equal")
     shares = ax.inset_axes((0, -0.30, 1, 0.22), sharex=ax)
     shares.set(xlabel="confidence (mean forecast a bin)", ylabel="share")
     ax.tick_params(labelbottom=False)

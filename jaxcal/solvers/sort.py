@@ -22,7 +22,10 @@ def argsort(values: jax.Array) -> jax.Array:
 
     def on_host(x):
         def call(array):
-            return np.argsort(np.asarray(array), axis=-1, kind="stable").astype(np.int32)
+            array = np.asarray(array)
+            if array.dtype.itemsize == 2:  # NumPy does not know that NaN of bfloat16 goes last
+                array = array.astype(np.float32)
+            return np.argsort(array, axis=-1, kind="stable").astype(np.int32)
 
         return jax.pure_callback(call, result, x, vmap_method="broadcast_all")
 

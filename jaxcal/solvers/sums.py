@@ -7,6 +7,10 @@ import jax.numpy as jnp
 # that factor; more gain nothing at n < 1e7, where the error already is that of the terms.
 _PARTIAL_SUMS = 64
 
+# An addition to a segment is not vectorized: equal terms, as those of saturated forecasts, drift by 3e-4 over 30,000 of
+# them. 256 a part keep 3e-6 at no cost in time.
+_TERMS_A_PART = 256
+
 
 def total(values: jax.Array) -> jax.Array:
     """Sum over the last axis by a tree of 64 interleaved partial sums; `(..., n)` to `(...)`.
@@ -15,29 +19,30 @@ def total(values: jax.Array) -> jax.Array:
     """
     n = values.shape[-1]
     if n <= _PARTIAL_SUMS:
-        return jnp.sum(values, axis=-1)
+        return jnp.sum(values, axis=-1, dtype=values.dtype)
     padding = [(0, 0)] * (values.ndim - 1) + [(0, -n % _PARTIAL_SUMS)]
     parts = jnp.pad(values, padding).reshape(*values.shape[:-1], _PARTIAL_SUMS, -1)
     while parts.shape[-2] > 1:
         half = parts.shape[-2] // 2
         parts = parts[..., :half, :] + parts[..., half:, :]
-    return jnp.sum(parts[..., 0, :], axis=-1)
+    return jnp.sum(parts[..., 0, :], axis=-1, dtype=values.dtype)
 
 
 def segment_totals(values: jax.Array, segment: jax.Array, num_segments: int) -> jax.Array:
     """Sum of `values` by segment over the last axis; `(..., n)` and int `(..., n)` to `(..., num_segments)`.
 
-    Each segment is summed in 64 interleaved parts, for the rounding as in `total`, and so that parallel additions to
-    one address do not queue up. Segments outside [0, num_segments) are dropped.
+    Each segment is summed in 64 interleaved parts or more, for the rounding, and so that parallel additions to one
+    address do not queue up. Segments outside [0, num_segments) are dropped.
     """
     values, segment = jnp.broadcast_arrays(values, segment)
     n = values.shape[-1]
+    num_parts = max(_PARTIAL_SUMS, n // _TERMS_A_PART)
     inside = (segment >= 0) & (segment < num_segments)
-    slot = jnp.where(inside, segment, num_segments) * _PARTIAL_SUMS + jnp.arange(n, dtype=segment.dtype) % _PARTIAL_SUMS
+    slot = jnp.where(inside, segment, num_segments) * num_parts + jnp.arange(n, dtype=segment.dtype) % num_parts
 
     def one(values, slot):
-        parts = jnp.zeros(num_segments * _PARTIAL_SUMS, values.dtype).at[slot].add(values, mode="drop")
-        return total(parts.reshape(num_segments, _PARTIAL_SUMS))
+        parts = jnp.zeros(num_segments * num_parts, values.dtype).at[slot].add(values, mode="drop")
+        return total(parts.reshape(num_segments, num_parts))
 
     flat = jax.vmap(one)(values.reshape(-1, n), slot.reshape(-1, n))
     return flat.reshape(*values.shape[:-1], num_segments)
