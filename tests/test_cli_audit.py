@@ -447,3 +447,41 @@ def test_from_the_shell(npz):
     bad = subprocess.run([*command, "x"], capture_output=True, text=True)
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr.startswith("jaxcal: ") and bad.stderr.count("\n") == 1
+
+
+def test_probabilities_on_bin_edges_keep_their_bins(tmp_path, capsys):
+    # frequencies of ten votes lie on the edges k/15 at 0.4, 0.6 and 0.8; exact value by integer arithmetic
+    rng = np.random.default_rng(0)
+    votes = rng.multinomial(10, [0.5, 0.3, 0.2], size=200)
+    labels = rng.integers(0, 3, 200)
+    table = pd.DataFrame(votes / 10, columns=["p_0", "p_1", "p_2"]).assign(y=labels)
+    table.to_csv(tmp_path / "votes.csv", index=False)
+    top, hit = votes.max(-1), votes.argmax(-1) == labels
+    bins = top * 15 // 10
+    exact = sum(abs((top[bins == b] / 10 - hit[bins == b]).sum()) for b in range(15)) / 200
+    arguments = ["audit", str(tmp_path / "votes.csv"), "--probs", "p_*", "--labels", "y", "--json", "--resamples", "0"]
+    assert main([*arguments, "--floor", "1e-3"]) == 0
+    assert abs(json.loads(capsys.readouterr().out)["estimates"]["ece"]["value"] - exact) < 1e-6
+
+
+def test_float64_logits_lose_nothing_to_an_offset(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    z, y = rng.standard_normal((100, 3)), rng.integers(0, 3, 100)
+    reports = []
+    for offset in (0.0, 1e8):
+        np.savez(tmp_path / "z.npz", z=z + offset, y=y)
+        assert (
+            main(["audit", str(tmp_path / "z.npz"), "--logits", "z", "--labels", "y", "--json", "--resamples", "0"])
+            == 0
+        )
+        reports.append(json.loads(capsys.readouterr().out)["estimates"])
+    # z + 1e8 has been rounded to 1.5e-8 in the file
+    assert all(abs(reports[0][name]["value"] - reports[1][name]["value"]) < 1e-6 for name in ("risk", "accuracy"))
+
+
+def test_a_space_before_the_class_is_part_of_the_prefix(tmp_path, capsys):
+    frame = pd.DataFrame([[0.2, 0.8, 1], [0.7, 0.3, 0], [0.6, 0.4, 1]], columns=["prob class 0", "prob class 1", "y"])
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    command = ["audit", str(tmp_path / "t.csv"), "--probs", "prob class *", "--labels", "y", "--resamples", "0"]
+    assert main(command) == 0
+    assert "0 = prob class 0" in capsys.readouterr().out
