@@ -283,6 +283,6 @@ def _draw(path, args, data, fit, ece: float) -> None:
     ):
         curve = jaxcal.reliability_curve(confidence, correct, num_bins=_NUM_BINS, weights=data.weights)
         reliability_diagram(curve, ax=ax, label=label)
-    ax.set_title(f"{Path(args.file).name}: top label, {len(data.rows):,} rows", fontsize="medium")
+    figure.suptitle(f"{Path(args.file).name}: top label, {len(data.rows):,} rows", fontsize="medium")
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=150, bbox_inches="tight")
