@@ -21,13 +21,13 @@ from jaxcal.losses import ProperLoss as ProperLoss
 from jaxcal.losses import brier_loss as brier_loss
 from jaxcal.losses import half_brier_loss as half_brier_loss
 from jaxcal.losses import log_loss as log_loss
-from jaxcal.losses import proper_loss as proper_loss
 from jaxcal.losses import risk as risk
 from jaxcal.losses import spherical_loss as spherical_loss
 from jaxcal.metrics import ReliabilityCurve as ReliabilityCurve
 from jaxcal.metrics import accuracy as accuracy
 from jaxcal.metrics import ece as ece
 from jaxcal.metrics import reliability_curve as reliability_curve
+from jaxcal.savage import proper_loss as proper_loss
 from jaxcal.status import Status as Status
 
 __version__ = "0.1.0"

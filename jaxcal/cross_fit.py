@@ -1,6 +1,7 @@
 """Out-of-fold calibration: every row is calibrated by a fit that has not seen it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 
 from jaxcal import checks
 from jaxcal.calibrators.temperature import prepare, raise_if_failed
+from jaxcal.losses import risk
 from jaxcal.status import Status
 
 
@@ -20,6 +22,7 @@ class Split(NamedTuple):
     place: jax.Array  # (n,), position of each row in `rows.reshape(-1)`
 
 
+@partial(jax.jit, static_argnums=(1, 2))
 def split_rows(key, n: int, folds: int) -> Split:
     """Random folds whose sizes differ by at most one."""
     order = jax.random.permutation(key, n).astype(jnp.int32)
@@ -58,8 +61,9 @@ def cross_fit(calibrator: Callable, logits, labels, *, folds: int, key, weights=
     """
     logits, labels, weights = prepare(logits, labels, weights, "cross_fit")
     split, fits = fit_folds(calibrator, logits, labels, weights, folds=folds, key=key, call="cross_fit")
-    if not hasattr(fits, "status"):
-        return out_of_fold(split, fits, logits)
+    if not hasattr(fits, "status"):  # the fits say nothing, so the data are asked
+        judged = risk(logits, labels, weights=weights)
+        return jnp.where(jnp.isnan(judged)[..., None, None], jnp.nan, out_of_fold(split, fits, logits))
     worst = jnp.max(fits.status, axis=-1)  # a bad row spoils the folds it is not in
     if not checks.is_traced(worst):
         raise_if_failed(worst, logits, labels, weights, "cross_fit")
@@ -70,27 +74,44 @@ def cross_fit(calibrator: Callable, logits, labels, *, folds: int, key, weights=
 def fit_folds(calibrator, logits, labels, weights, *, folds, key, call) -> tuple[Split, Any]:
     """The split and the stacked fits, batch shape `(..., K)`."""
     n = logits.shape[-2]
-    if not isinstance(folds, int) or isinstance(folds, bool) or not 2 <= folds <= n:
+    if not isinstance(folds, int | np.integer) or isinstance(folds, bool) or not 2 <= folds <= n:
         raise ValueError(f"{call}: folds must be an integer in [2, n = {n}], got {folds!r}")
     if key is None:
         raise ValueError(f"{call}: folds need a key for the random split, e.g. key=jax.random.key(0)")
     if not isinstance(key, jax.Array) and np.ndim(key) == 0:
         raise TypeError(f"{call}: key must be a JAX key, e.g. jax.random.key(0), got {key!r}")
-    split = split_rows(key, n, folds)
-    dtype = checks.compute_dtype(logits)
-    kept = (split.fold != jnp.arange(folds, dtype=jnp.int32)[:, None]).astype(dtype)  # (K, n)
-    if weights is not None:
-        weights = weights[..., None, :]
-        kept = jnp.where((kept > 0) | ~(weights >= 0), weights, 0)  # bad weights stay bad in every fold
+    split = split_rows(key, n, int(folds))
+    kept = _training_weights(split, weights, checks.compute_dtype(logits))
     ahead = lambda a, axis: a if a.ndim == -axis - 1 else jnp.expand_dims(a, axis)  # noqa: E731
     return split, calibrator(ahead(logits, -3), ahead(labels, -2), weights=kept)
 
 
+@partial(jax.jit, static_argnums=2)
+def _training_weights(split, weights, dtype):
+    """Weights `(..., K, n)` that are 0 on the fold left out."""
+    kept = split.fold != jnp.arange(len(split.rows), dtype=jnp.int32)[:, None]
+    if weights is None:
+        return kept.astype(dtype)
+    weights = weights[..., None, :]
+    return jnp.where(kept | ~(weights >= 0), weights, 0)  # bad weights stay bad in every fold
+
+
 def out_of_fold(split: Split, fits, logits) -> jax.Array:
     """Apply fit f of the stack to the rows of fold f and put the rows back in their order; invalid rows are NaN."""
-    # a row that is no forecast is allowed where its weight is 0: the fits must not see it, and raise
-    usable = jnp.isfinite(jnp.max(logits, axis=-1, keepdims=True))
-    rows = jnp.take(jnp.where(usable, logits, 0), split.rows, axis=-2)  # (..., K, m, k)
-    mapped = fits(rows)
+    return _in_order(split, fits(_by_fold(split, logits)), logits)
+
+
+def _usable(logits):
+    return jnp.isfinite(jnp.max(logits, axis=-1, keepdims=True))
+
+
+@jax.jit
+def _by_fold(split, logits):
+    """Rows `(..., K, m, k)`; one that is no forecast, as a row of weight 0 may be, is 0 lest the fits raise."""
+    return jnp.take(jnp.where(_usable(logits), logits, 0), split.rows, axis=-2)
+
+
+@jax.jit
+def _in_order(split, mapped, logits):
     flat = mapped.reshape(*mapped.shape[:-3], -1, mapped.shape[-1])
-    return jnp.where(usable, jnp.take(flat, split.place, axis=-2), jnp.nan)
+    return jnp.where(_usable(logits), jnp.take(flat, split.place, axis=-2), jnp.nan)

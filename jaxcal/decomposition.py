@@ -12,7 +12,7 @@ from jaxcal import checks
 from jaxcal.calibrators.one_vs_rest import reject_binary
 from jaxcal.calibrators.temperature import TemperatureFit, aligned, fit_temperature, optimum, prepare, raise_if_failed
 from jaxcal.cross_fit import fit_folds, out_of_fold
-from jaxcal.losses import ProperLoss, log_loss, mean_loss
+from jaxcal.losses import ProperLoss, log_loss, mean_loss, require_loss, rescaled
 from jaxcal.solvers import segment_totals
 from jaxcal.status import Status, check_status
 
@@ -100,6 +100,7 @@ def decompose(
         Berta, Holzmueller, Jordan and Bach, arXiv 2501.19195, eq. 1, 2, 4 and Theorem 3.4. Brocker, "Reliability,
         sufficiency, and the decomposition of proper scores", QJRMS 2009.
     """
+    require_loss(loss)
     logits, labels, weights = prepare(logits, labels, weights, "decompose")
     if folds is None and key is not None:
         raise ValueError("key is for the random split: pass folds=K with it, or leave it out")
@@ -128,8 +129,10 @@ def _with_temperature(loss, logits, labels, weights):
     fit = TemperatureFit(*optimum(loss, z, y, w))
     risk = jnp.broadcast_to(mean_loss(loss, z, y, w), fit.risk.shape)
     # T = 1 is among the temperatures, so rounding must not put the refinement above the risk
-    refinement = fit.risk + jax.lax.stop_gradient(jnp.minimum(risk - fit.risk, 0))
-    refinement = jnp.where(fit.risk == jnp.inf, fit.risk, refinement)
+    at_one = jax.lax.stop_gradient(risk) + (
+        fit.risk - jax.lax.stop_gradient(fit.risk)
+    )  # with the derivative of the fit
+    refinement = jnp.where(fit.risk > risk, at_one, fit.risk)
     return _assemble(loss, z.shape[-1], y, w, risk, refinement, fit.status, fit)
 
 
@@ -157,7 +160,7 @@ def _class_frequencies(labels, weights, num_classes, dtype):
     if weights is None:
         counts = segment_totals(jnp.ones(labels.shape[-1:], jnp.int32), labels, num_classes).astype(dtype)
     else:
-        counts = segment_totals(jnp.where(weights > 0, weights, 0), labels, num_classes)
+        counts = segment_totals(jnp.where(weights > 0, rescaled(weights), 0), labels, num_classes)
     frequencies = counts / jnp.sum(counts, axis=-1, keepdims=True)
     seen = frequencies > 0
     return jnp.where(

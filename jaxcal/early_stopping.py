@@ -4,6 +4,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxcal import checks
@@ -12,8 +13,8 @@ from jaxcal import checks
 def select_epoch(curve, *, patience: int | None = None, min_delta: float = 0.0) -> jax.Array:
     """The epoch an early-stopping rule keeps: the last improvement of a curve before patience ran out.
 
-    Read left to right, epoch e is an improvement if curve[e] < best - min_delta, where best is the value at the last
-    improvement; the first finite value always is one. The rule stops after `patience` consecutive epochs without.
+    Read left to right, epoch e is an improvement if curve[e] < best - min_delta, where best is the value at the
+    last improvement; the first finite value always is one. The rule stops after `patience` consecutive epochs without.
 
     Args:
         curve: `(..., epochs)`, smaller is better: risk, refinement, 1 - accuracy. NaN and +inf never improve.
@@ -35,11 +36,15 @@ def select_epoch(curve, *, patience: int | None = None, min_delta: float = 0.0) 
     curve = checks.as_floats(curve, "curve")
     if curve.ndim == 0 or curve.shape[-1] == 0:
         raise ValueError(f"curve must have shape (..., epochs) with at least one epoch, got {curve.shape}")
-    if patience is not None and (not isinstance(patience, int) or isinstance(patience, bool) or patience < 1):
+    if patience is not None and (
+        not isinstance(patience, int | np.integer) or isinstance(patience, bool) or patience < 1
+    ):
         raise ValueError(f"patience must be an integer >= 1 or None, got {patience!r}")
     if not checks.is_traced(min_delta) and not (float(min_delta) >= 0 and math.isfinite(float(min_delta))):
         raise ValueError(f"min_delta must be finite and >= 0, got {min_delta}")
-    return _scan(curve, jnp.asarray(min_delta, checks.compute_dtype(curve)), patience)
+    return _scan(
+        curve, jnp.asarray(min_delta, checks.compute_dtype(curve)), None if patience is None else int(patience)
+    )
 
 
 @jax.jit(static_argnums=2)

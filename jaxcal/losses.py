@@ -176,82 +176,18 @@ half_brier_loss = ProperLoss("half_brier_loss", _half_brier, _half_brier_entropy
 spherical_loss = ProperLoss("spherical_loss", _spherical, _spherical_entropy, _spherical_divergence)
 
 
-def proper_loss(entropy: Callable[[jax.Array], jax.Array], *, name: str = "proper_loss") -> ProperLoss:
-    r"""The proper loss of any differentiable concave entropy on the simplex (Savage 1971).
-
-    l(p, y) = e(p) + <grad e(p), delta_y - p>,    d(p, q) = e(p) + <grad e(p), q - p> - e(q)
-
-    Args:
-        entropy: maps probabilities `(k,)` to a scalar; concave on the simplex and finite at its boundary, where its
-            slope may be infinite (write 0 log 0 as `jax.scipy.special.xlogy` does). It is not checked for concavity.
-        name: shown in messages.
-
-    Returns:
-        A `ProperLoss`. An event of probability 0 costs inf where the slope is infinite. Probabilities below the dtype's
-        smallest number count as 0 (the built-in losses work in log space and do not have this limit). Two calls with
-        the same function give equal losses, so nothing recompiles.
-
-    Differentiable wherever the entropy is differentiable twice as often. Cost: one gradient of `entropy` an example.
-
-    Examples:
-        >>> import jax.numpy as jnp
-        >>> import jaxcal
-        >>> gini = jaxcal.proper_loss(lambda p: 1 - jnp.sum(p**2))
-        >>> z, y = jnp.array([[2.0, 0.0, -1.0]]), jnp.array([1])
-        >>> bool(jnp.allclose(gini(z, y), jaxcal.brier_loss(z, y)))
-        True
-    """
-    return ProperLoss(name, _Savage(entropy), _SavageEntropy(entropy), _SavageDivergence(entropy))
+def require_loss(loss) -> None:
+    """Raise `TypeError` for what is not a `ProperLoss`."""
+    if not isinstance(loss, ProperLoss):
+        raise TypeError(
+            f"loss must be a jaxcal.ProperLoss such as jaxcal.log_loss or jaxcal.proper_loss(entropy), got {loss!r}"
+        )
 
 
-def _tangent(entropy, p, direction, mass):
-    """<grad e(p), direction> where a class of direction 0 adds 0, and an infinite slope at p_j = 0 counts as +inf."""
-    slope = jax.grad(entropy)(p)
-    edge = (p == 0) & ~jnp.isfinite(slope)
-    term = jnp.where(edge, 0, slope) * direction
-    term = jnp.where(direction == 0, 0, term)
-    # the other slopes may be NaN there, as inf * 0 is in the gradient of sqrt(p_0 p_1)
-    return jnp.where(jnp.any(edge & (mass > 0)), jnp.inf, jnp.sum(term))
-
-
-@dataclass(frozen=True)
-class _Savage:
-    entropy: Callable
-
-    def __call__(self, logits, labels):
-        log_p = log_softmax(logits)
-        k = log_p.shape[-1]
-
-        def one(log_p, label):
-            p, happened = jnp.exp(log_p), jax.nn.one_hot(label, k, dtype=log_p.dtype)
-            return self.entropy(p) + _tangent(self.entropy, p, happened - p, happened)
-
-        shape = jnp.broadcast_shapes(log_p.shape[:-1], labels.shape)
-        log_p, labels = jnp.broadcast_to(log_p, (*shape, k)), jnp.broadcast_to(labels, shape)
-        return jax.vmap(one)(log_p.reshape(-1, k), labels.reshape(-1)).reshape(shape)
-
-
-@dataclass(frozen=True)
-class _SavageEntropy:
-    entropy: Callable
-
-    def __call__(self, log_q):
-        q = jnp.exp(log_q)
-        return jax.vmap(self.entropy)(q.reshape(-1, q.shape[-1])).reshape(q.shape[:-1])
-
-
-@dataclass(frozen=True)
-class _SavageDivergence:
-    entropy: Callable
-
-    def __call__(self, log_p, log_q):
-        def one(log_p, log_q):
-            p, q = jnp.exp(log_p), jnp.exp(log_q)
-            return self.entropy(p) + _tangent(self.entropy, p, q - p, q) - self.entropy(q)
-
-        log_p, log_q = jnp.broadcast_arrays(log_p, log_q)
-        k = log_p.shape[-1]
-        return jax.vmap(one)(log_p.reshape(-1, k), log_q.reshape(-1, k)).reshape(log_p.shape[:-1])
+def rescaled(weights: jax.Array) -> jax.Array:
+    """Weights times a power of two that brings the largest near 1: means stay, and 1e-30 or 3e38 do not overflow."""
+    exponent = jnp.frexp(lax.stop_gradient(jnp.max(weights, axis=-1, keepdims=True)))[1]
+    return weights * jnp.ldexp(jnp.ones((), weights.dtype), -jnp.clip(exponent, -100, 125))
 
 
 def weighted_mean(values: jax.Array, weights: jax.Array | None) -> jax.Array:
@@ -260,9 +196,7 @@ def weighted_mean(values: jax.Array, weights: jax.Array | None) -> jax.Array:
         return _poisoned(total(values) / values.shape[-1])
     present = weights > 0
     good = jnp.all((weights >= 0) & (weights < jnp.inf), axis=-1, keepdims=True)
-    # a common power of two changes nothing but keeps weights of 1e-30 from underflowing in products
-    exponent = jnp.frexp(lax.stop_gradient(jnp.max(weights, axis=-1, keepdims=True)))[1]
-    scaled = weights * jnp.ldexp(jnp.ones((), weights.dtype), -jnp.clip(exponent, -100, 100))
+    scaled = rescaled(weights)
     mass = total(jnp.where(good, jnp.where(present, scaled, 0), jnp.nan))
     sums = total(jnp.where(present, jnp.where(present, values, 0) * scaled, 0))
     return _poisoned(sums / jnp.where(mass == 0, jnp.nan, mass))
@@ -294,6 +228,7 @@ def risk(logits, labels, *, loss: ProperLoss = log_loss, weights=None) -> jax.Ar
         >>> round(float(jaxcal.risk(jnp.array([[1.0, 0.0], [0.0, 2.0]]), jnp.array([0, 0]))), 4)
         1.2201
     """
+    require_loss(loss)
     logits = checks.as_logits(logits)
     labels = checks.as_labels(labels, logits)
     if logits.ndim < 2:

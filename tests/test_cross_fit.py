@@ -33,12 +33,12 @@ def _with(array, index, value):
 
 @pytest.mark.parametrize("n, folds", [(13, 4), (12, 4), (5, 5), (7, 2)])
 def test_folds_partition_the_rows_evenly(n, folds):
-    split = split_rows(KEY, n, folds)
+    split = jax.tree.map(np.asarray, split_rows(KEY, n, folds))
     sizes = np.bincount(split.fold, minlength=folds)
     assert len(sizes) == folds and sizes.max() - sizes.min() <= 1
     for f in range(folds):
-        assert set(np.asarray(split.rows[f, : sizes[f]]).tolist()) == set(np.flatnonzero(split.fold == f).tolist())
-    np.testing.assert_array_equal(np.asarray(split.rows).reshape(-1)[split.place], np.arange(n))
+        assert set(split.rows[f, : sizes[f]].tolist()) == set(np.flatnonzero(split.fold == f).tolist())
+    np.testing.assert_array_equal(split.rows.reshape(-1)[split.place], np.arange(n))
 
 
 def test_folds_depend_on_the_key_only():
@@ -52,12 +52,12 @@ def test_each_row_is_mapped_by_a_fit_on_the_other_folds(data, weighted, eps):
     logits, labels = data
     weights = np.random.default_rng(1).integers(1, 4, N).astype(logits.dtype) if weighted else None
     fold = np.asarray(split_rows(KEY, N, FOLDS).fold)
-    result = _cross_fit(*data, weights=weights)
+    result = np.asarray(_cross_fit(*data, weights=weights))
     assert result.shape == logits.shape and result.dtype == logits.dtype
     for f in range(FOLDS):
         fit = jaxcal.fit_temperature(logits, labels, weights=(fold != f) * (1 if weights is None else weights))
         assert fit.status == jaxcal.Status.CONVERGED
-        np.testing.assert_allclose(result[fold == f], fit(logits)[fold == f], rtol=64 * eps**0.75)
+        np.testing.assert_allclose(result[fold == f], np.asarray(fit(logits))[fold == f], rtol=64 * eps**0.75)
     np.testing.assert_allclose(np.exp(np.asarray(result, np.float64)).sum(-1), 1, rtol=8 * eps)
 
 
@@ -93,24 +93,22 @@ def test_leading_axes_share_the_split(data, eps):
         np.stack([labels, _with(labels, 0, 2), _with(labels, 1, 2)]),
     )
     weights = np.random.default_rng(1).integers(1, 4, (2, 3, N)).astype(logits.dtype)
-    result = _cross_fit(stack, classes, weights=weights)
-    assert result.shape == (2, 3, N, K)
-    one = jax.jit(lambda z, y, w: _cross_fit(z, y, weights=w))
-    for i, j in ((0, 0), (1, 2)):
-        np.testing.assert_allclose(result[i, j], one(stack[i, 0], classes[j], weights[i, j]), rtol=64 * eps**0.75)
-    mapped = jax.vmap(one, in_axes=(None, 0, 0))(logits, classes, weights[0])
+    result = np.asarray(_cross_fit(stack, classes, weights=weights))
+    for i, j in np.ndindex(2, 3):
+        one = _cross_fit(stack[i, 0], classes[j], weights=weights[i, j])
+        np.testing.assert_allclose(result[i, j], one, rtol=64 * eps**0.75)
+    mapped = jax.vmap(lambda y, w: _cross_fit(logits, y, weights=w))(classes, weights[0])
     np.testing.assert_allclose(mapped, result[0], rtol=64 * eps**0.75)
-    bootstrap = _cross_fit(logits, labels, weights=weights[0])
+    bootstrap = np.asarray(_cross_fit(logits, labels, weights=weights[0]))
     np.testing.assert_allclose(bootstrap[0], result[0, 0], rtol=64 * eps**0.75)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_half_precision_comes_back(dtype, data):
-    logits = jnp.asarray(data[0], dtype)
+def test_half_precision_comes_back(data):
+    logits = jnp.asarray(data[0], jnp.bfloat16)
     result = _cross_fit(logits, data[1])
     assert result.dtype == logits.dtype
-    wide = _cross_fit(logits.astype("float32"), data[1])
-    np.testing.assert_allclose(np.asarray(result, np.float32), wide, rtol=2 * float(jnp.finfo(dtype).eps))
+    wide = _cross_fit(np.asarray(logits).astype(np.float32), data[1])
+    np.testing.assert_allclose(np.asarray(result, np.float32), wide, rtol=2 * float(jnp.finfo(jnp.bfloat16).eps))
 
 
 def test_jit_traces_once_and_gradients_go_through_the_fit(data, x64):
@@ -125,7 +123,7 @@ def test_jit_traces_once_and_gradients_go_through_the_fit(data, x64):
     logits, labels = data
     value = objective(logits, labels)
     np.testing.assert_allclose(value, np.sum(mix * np.asarray(_cross_fit(logits, labels))), rtol=1e-5)
-    objective(2 * logits, labels)
+    assert np.isnan(objective(logits, _with(labels, 5, -1)))
     assert len(traces) == 1
     slope = jax.jit(jax.grad(objective))(logits, labels)
     assert np.isfinite(slope).all()
@@ -141,8 +139,8 @@ def test_absent_rows_may_hold_anything(data):
     weights = _with(np.ones(N), [3, 8], 0.0)
     broken = _with(_with(logits, 3, np.nan), 8, -np.inf)
     kept = np.delete(np.arange(N), [3, 8])
-    result = _cross_fit(broken, _with(labels, 3, -1), weights=weights)
-    np.testing.assert_array_equal(result[kept], _cross_fit(logits, labels, weights=weights)[kept])
+    result = np.asarray(_cross_fit(broken, _with(labels, 3, -1), weights=weights))
+    np.testing.assert_array_equal(result[kept], np.asarray(_cross_fit(logits, labels, weights=weights))[kept])
     assert np.isnan(result[3]).all()
 
 
@@ -159,8 +157,7 @@ def test_a_bad_row_raises_although_its_own_fold_has_not_seen_it(spoil, message, 
     bad = {name: _with(a, 5, spoil[name]) if name in spoil else a for name, a in good.items()}
     with pytest.raises(ValueError, match=message):
         _cross_fit(**bad)
-    assert np.isnan(jax.jit(lambda kwargs: _cross_fit(**kwargs))(bad)).all()
-    lanes = _cross_fit(**{name: np.stack([bad[name], good[name]]) for name in good})
+    lanes = np.asarray(_cross_fit(**{name: np.stack([bad[name], good[name]]) for name in good}))
     assert np.isnan(lanes[0]).all()
     assert not np.isnan(lanes[1]).any()
 

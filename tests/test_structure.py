@@ -16,7 +16,7 @@ FILES = [file for package in PACKAGES for file in sorted(package.rglob("*.py"))]
 # A module may import modules of its own floor and of those below it.
 FLOORS = [
     {"status", "solvers", "checks"},
-    {"inputs", "losses"},
+    {"inputs", "losses", "savage"},
     {"calibrators", "cross_fit"},
     {"metrics"},
     {"decomposition"},

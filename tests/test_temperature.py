@@ -397,3 +397,45 @@ def test_probabilities_sum_to_one(m8, eps):
     fit = jaxcal.fit_temperature(*m8)
     log_p = fit(100 * m8[0] + 1e3)
     np.testing.assert_allclose(np.asarray(jax.nn.logsumexp(log_p, axis=-1)), 0, atol=4 * eps)
+
+
+def _xlogy_loss():
+    return jaxcal.proper_loss(lambda p: -jnp.sum(jax.scipy.special.xlogy(p, p)), name="xlogy")
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_unbounded_proper_loss_finds_what_log_loss_finds(masked, x64):
+    z, y = _logits(np.random.default_rng(6), n=200, k=3)
+    z, y = jnp.asarray(z), jnp.asarray(y)
+    if masked:
+        z, y = z.at[:, 2].set(-jnp.inf), jnp.minimum(y, 1)
+    general, direct = jaxcal.fit_temperature(z, y, loss=_xlogy_loss()), jaxcal.fit_temperature(z, y)
+    assert int(general.status) == Status.CONVERGED
+    np.testing.assert_allclose(general.temperature, direct.temperature, rtol=1e-9 if x64 else 1e-4)
+    np.testing.assert_allclose(general.risk, direct.risk, rtol=1e-12 if x64 else 1e-6)
+
+
+def test_a_proper_loss_with_masked_rows_has_the_derivatives_of_log_loss(eps):
+    z = jnp.asarray([[2.0, 0, -jnp.inf], [0, 1, 0], [1, 0.5, 0], [0, 0.2, 2]])
+    y = jnp.asarray([0, 1, 1, 2])
+
+    def slopes(loss):
+        return jax.grad(lambda z: jaxcal.fit_temperature(z, y, loss=loss).temperature)(z)
+
+    np.testing.assert_allclose(slopes(_xlogy_loss()), slopes(jaxcal.log_loss), rtol=eps**0.5, atol=eps**0.5)
+
+
+@pytest.mark.parametrize("weight", [1e9, 1e18, 1e25])
+def test_one_dominant_weight(weight, x64):
+    # one row of margin 1 against eleven of -1/2: u = log(m)-ish, from the balance m/(1+e^u) = 5.5/(1+e^(-u/2))
+    margins = jnp.asarray([1.0] + [-0.5] * 11)
+    fit = jaxcal.fit_temperature(jaxcal.binary_logits(margins), jnp.ones(12, int), weights=[weight] + [1.0] * 11)
+    u = brentq(lambda u: np.log(weight) - np.logaddexp(0, u) - np.log(5.5) + np.logaddexp(0, -u / 2), 0, 200)
+    assert int(fit.status) == Status.CONVERGED
+    np.testing.assert_allclose(fit.inverse_temperature, u, rtol=1e-9 if x64 else 1e-4)
+
+
+def test_what_is_no_loss_is_named(m8):
+    for call in (jaxcal.fit_temperature, jaxcal.decompose, jaxcal.risk):
+        with pytest.raises(TypeError, match="loss must be a jaxcal.ProperLoss"):
+            call(*m8, loss="brier")

@@ -1,5 +1,6 @@
 """Laplace smoothing: the guard against forecasts that are too certain because the calibration set was small."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -31,12 +32,16 @@ class LaplaceFit(Fit):
 
     def __call__(self, logits) -> jax.Array:
         """Smoothed log-probabilities log(n/(n+1) p + 1/((n+1) k)), `(..., n, k)`; no class has probability 0."""
-        log_p = self.fit(logits)
-        work = log_p.astype(checks.compute_dtype(log_p))
-        n = self.num_samples.astype(work.dtype)
-        n = n[..., None, None] if n.ndim else n
-        kept, uniform = -jnp.log1p(1 / n), -jnp.log1p(n) - jnp.log(work.shape[-1])
-        return jnp.logaddexp(work + kept, uniform.astype(work.dtype)).astype(log_p.dtype)
+        return _smoothed(self.fit(logits), self.num_samples)
+
+
+@jax.jit
+def _smoothed(log_p, n):
+    work = log_p.astype(checks.compute_dtype(log_p))
+    n = n.astype(work.dtype)
+    n = n[..., None, None] if n.ndim else n
+    kept, uniform = -jnp.log1p(1 / n), -jnp.log1p(n) - math.log(work.shape[-1])
+    return jnp.logaddexp(work + kept, uniform.astype(work.dtype)).astype(log_p.dtype)
 
 
 def laplace(calibrator: Callable) -> Callable:

@@ -60,9 +60,7 @@ class OneVsRestFit(Fit):
         if self.num_classes == 2:
             result = self.fit.log_probabilities(_difference(logits))
         else:
-            log_event = jnp.swapaxes(self.fit.log_probabilities(_against_rest(logits))[..., 1], -1, -2)
-            impossible = jnp.all(log_event == -jnp.inf, axis=-1, keepdims=True)
-            result = log_softmax(jnp.where(impossible, 0, log_event))
+            result = _normalized(self.fit.log_probabilities(_against_rest(logits)))
         result = result.astype(logits.dtype)
         if not checks.is_traced(result):
             self.check_output(result, logits)
@@ -97,33 +95,43 @@ def one_vs_rest(fit_binary: Callable) -> Callable:
 
     def fit_one_vs_rest(logits, labels, *, weights=None) -> OneVsRestFit:
         logits, labels, weights = prepare(logits, labels, weights, "one_vs_rest")
+        score, outcomes, weights = _events(logits, labels, weights)
+        fit = fit_binary(score, outcomes, weights=weights)
+        status = jnp.asarray(getattr(fit, "status", Status.CONVERGED), jnp.int32)
         k = logits.shape[-1]
-        logits = hide_absent(logits, weights)
-        dtype = checks.compute_dtype(logits)
-        known = (labels >= 0) & (labels < k)
-        if k == 2:
-            outcomes = jnp.where(known, labels, jnp.nan).astype(dtype)  # an unknown class must not become an outcome
-            fit = fit_binary(_difference(logits), outcomes, weights=weights)
-            return OneVsRestFit(fit, _status(fit), 2)
-        each = lambda a: a[..., None, :]  # the axis of the classes, last of the batch axes  # noqa: E731
-        events = each(labels) == jnp.arange(k, dtype=labels.dtype)[:, None]
-        outcomes = jnp.where(each(known), events.astype(dtype), jnp.nan)
-        fit = fit_binary(_against_rest(logits), outcomes, weights=None if weights is None else each(weights))
-        status = _status(fit)
-        return OneVsRestFit(fit, jnp.max(status, axis=-1) if status.ndim else status, k)
+        return OneVsRestFit(fit, jnp.max(status, axis=-1) if k > 2 and status.ndim else status, k)
 
     return fit_one_vs_rest
 
 
-def _status(fit):
-    return jnp.asarray(getattr(fit, "status", Status.CONVERGED), jnp.int32)
+@jax.jit
+def _events(logits, labels, weights):
+    """Score, outcomes and weights of one binary event a class, `(..., k, n)`, or of the only one for k = 2."""
+    k = logits.shape[-1]
+    logits = hide_absent(logits, weights)
+    known = (labels >= 0) & (labels < k)
+    labels = jnp.where(known, labels, jnp.nan).astype(checks.compute_dtype(logits))  # no outcome for an unknown class
+    if k == 2:
+        return _difference(logits), labels, weights
+    each = lambda a: a[..., None, :]  # the axis of the classes, last of the batch axes  # noqa: E731
+    outcomes = jnp.where(each(known), each(labels) == jnp.arange(k)[:, None], jnp.nan)
+    return _against_rest(logits), outcomes.astype(labels.dtype), None if weights is None else each(weights)
 
 
+@jax.jit
+def _normalized(log_events):
+    log_event = jnp.swapaxes(log_events[..., 1], -1, -2)
+    impossible = jnp.all(log_event == -jnp.inf, axis=-1, keepdims=True)
+    return log_softmax(jnp.where(impossible, 0, log_event))
+
+
+@jax.jit
 def _difference(logits):
     gaps = shifted(logits.astype(checks.compute_dtype(logits)))
     return gaps[..., 1] - gaps[..., 0]
 
 
+@jax.jit
 def _against_rest(logits):
     """log p_c - log(1 - p_c), `(..., n, k)` to `(..., k, n)`; 1 - p_c is the sum of the others, not a difference."""
     log_p = log_softmax(logits.astype(checks.compute_dtype(logits)))

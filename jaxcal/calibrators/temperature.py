@@ -11,7 +11,7 @@ from jaxcal import checks
 from jaxcal.calibrators.fit import Fit
 from jaxcal.calibrators.temperature_log_loss import Optimum, minimize_log_loss
 from jaxcal.calibrators.temperature_search import minimize_loss
-from jaxcal.losses import ProperLoss, log_loss, mean_loss
+from jaxcal.losses import ProperLoss, log_loss, mean_loss, require_loss
 from jaxcal.solvers import log_softmax, scaled
 from jaxcal.status import Status
 
@@ -126,6 +126,7 @@ def fit_temperature(logits, labels, *, weights=None, loss: ProperLoss = log_loss
         Guo et al., "On Calibration of Modern Neural Networks", ICML 2017. Berta, Holzmueller, Jordan and Bach,
         "Rethinking Early Stopping: Refine, Then Calibrate", arXiv 2501.19195, eq. 3.
     """
+    require_loss(loss)
     logits, labels, weights = prepare(logits, labels, weights, "fit_temperature")
     fit = _fit(loss, logits, labels, weights)
     if not checks.is_traced(fit):
@@ -184,8 +185,8 @@ def _optimum_jvp(loss, primals, tangents):
     _, slope_dot = jax.jvp(partial(slope, u), (logits, weights), (logits_dot, weights_dot))
     _, curvature = jax.jvp(lambda v: slope(v, logits, weights), (u,), (jnp.ones_like(u),))
     # implicit function theorem where the optimum is a stationary point, 0 where it sits on a bound
-    usable = interior & (curvature > 0)
-    u_dot = jnp.where(usable, -slope_dot / jnp.where(usable, curvature, 1), 0)
+    curvature = jnp.where(interior, jnp.where(curvature > 0, curvature, jnp.nan), 1)
+    u_dot = jnp.where(interior, -slope_dot / curvature, 0)
     # envelope theorem: the optimum's own motion does not change the risk to first order
     _, risk_dot = jax.jvp(partial(objective, u), (logits, weights), (logits_dot, weights_dot))
     no_tangent = np.zeros(found.status.shape, jax.dtypes.float0)

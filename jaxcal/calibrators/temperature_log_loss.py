@@ -80,7 +80,8 @@ def minimize_log_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array |
         own = u[..., None] * own_gap
         value = weighted_mean(jnp.log(mass) - own, weights)
         slope = weighted_mean(expected_gap - own, weights)  # u dL/du
-        return jnp.log1p(-slope / (u * observed)), (value, slope, slope * _dlogu_dx(x))
+        # rounding must not take the expected gap below 0
+        return jnp.log1p(jnp.maximum(-slope / (u * observed), -1)), (value, slope, slope * _dlogu_dx(x))
 
     def accept(value, step, aux):
         risk, _, slope_x = aux

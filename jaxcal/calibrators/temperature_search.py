@@ -88,7 +88,8 @@ def minimize_loss(loss: ProperLoss, logits: jax.Array, labels: jax.Array, weight
 
     limit = mean_loss(loss, jnp.where(gap == 0, 0, jnp.where(jnp.isnan(gap), jnp.nan, -jnp.inf)), labels, weights)
     limit = jnp.broadcast_to(limit, batch)
-    rounding = info.eps * jnp.maximum(limit, 1)
+    # an infinite limit (a confident error under an unbounded loss) is no limit to stay near
+    rounding = info.eps * jnp.where(limit < jnp.inf, jnp.maximum(limit, 1), 1)
     at_upper = (limit <= value + rounding) & ~(at_lower & (values[0] <= limit)) & identified
     saturation = _saturate(objective, knots, values, limit, rounding, at_upper)
     u = jnp.where(at_upper, saturation, u)

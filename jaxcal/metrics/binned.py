@@ -70,6 +70,8 @@ def as_events(p, y, weights):
     """Static checks of a binary data set: probabilities and outcomes `(..., n)`."""
     p = checks.as_floats(p, "p")
     y = checks.as_array(y, "y")
+    if jnp.issubdtype(y.dtype, jnp.complexfloating):
+        raise TypeError(f"y must be 0 or 1, got dtype {y.dtype}")
     if p.ndim == 0 or p.size == 0:
         raise ValueError(f"p must have shape (..., n) and not be empty, got {p.shape}")
     if y.ndim == 0 or y.shape[-1] != p.shape[-1]:

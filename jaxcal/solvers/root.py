@@ -49,8 +49,9 @@ def bracketed_root(
 ) -> Root:
     """Find the root of a decreasing function in [lower, upper], elementwise over the batch shape.
 
-    A secant step is taken where it stays inside the bracket and at least halves the step before last; bisection
-    otherwise (Brent's rule). The first step uses `slope`. The loop runs until every active lane is done.
+    A secant step is taken where it stays inside the bracket and at least halves the step before last (Brent's rule);
+    bisection otherwise, of the logarithm where the ends are positive and far apart. The first step uses `slope`. The
+    loop runs until every active lane is done.
 
     Args:
         fn: maps points `(...)` to `(values (...), aux)`; `aux` is a pytree of leaves `(...)`.
@@ -94,7 +95,9 @@ def bracketed_root(
         target = x + step
         inside = (target > low) & (target < high)
         halving = jnp.abs(step) <= 0.5 * state.stride
-        middle = low + 0.5 * (high - low)
+        # between ends of different order, halve the logarithm
+        far = (low > 0) & (high > 16 * low)
+        middle = jnp.where(far, jnp.sqrt(jnp.where(far, low, 1)) * jnp.sqrt(high), low + 0.5 * (high - low))
         bracketed = jnp.where(inside & halving, target, middle)
         # without a bracket: down, straight to the lower end when the step asks for it; up, by bounded strides
         down = jnp.where(target > lower, jnp.maximum(target, x - max_stride), lower)
