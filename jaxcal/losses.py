@@ -50,8 +50,7 @@ class ProperLoss:
 
     def entropy(self, log_probabilities) -> jax.Array:
         """e(q), the expected loss of the forecast q when q is the truth; `(..., k)` log-probabilities to `(...)`."""
-        log_q = checks.as_classes(log_probabilities, "log_probabilities")
-        return self._entropy(log_q.astype(checks.compute_dtype(log_q))).astype(log_q.dtype)
+        return _entropy(self, checks.as_classes(log_probabilities, "log_probabilities"))
 
     def divergence(self, forecast_log_probabilities, truth_log_probabilities) -> jax.Array:
         """d(p, q) >= 0, the expected loss that the forecast p adds when q is the truth; both `(..., k)`, log scale."""
@@ -59,8 +58,7 @@ class ProperLoss:
         log_q = checks.as_classes(truth_log_probabilities, "truth_log_probabilities")
         if log_p.shape[-1] != log_q.shape[-1]:
             raise ValueError(f"forecast and truth differ in the number of classes: {log_p.shape} and {log_q.shape}")
-        dtype = checks.compute_dtype(log_p, log_q)
-        return self._divergence(log_p.astype(dtype), log_q.astype(dtype)).astype(jnp.result_type(log_p, log_q))
+        return _divergence(self, log_p, log_q)
 
     def __repr__(self) -> str:
         return self.name
@@ -74,6 +72,17 @@ def per_example(loss: ProperLoss, logits: jax.Array, labels: jax.Array) -> jax.A
 @jax.jit(static_argnums=0)
 def _evaluate(loss, logits, labels):
     return per_example(loss, logits.astype(checks.compute_dtype(logits)), labels).astype(logits.dtype)
+
+
+@jax.jit(static_argnums=0)
+def _entropy(loss, log_q):
+    return loss._entropy(log_q.astype(checks.compute_dtype(log_q))).astype(log_q.dtype)
+
+
+@jax.jit(static_argnums=0)
+def _divergence(loss, log_p, log_q):
+    dtype = checks.compute_dtype(log_p, log_q)
+    return loss._divergence(log_p.astype(dtype), log_q.astype(dtype)).astype(jnp.result_type(log_p, log_q))
 
 
 def own_class(values: jax.Array, labels: jax.Array) -> jax.Array:

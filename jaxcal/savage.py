@@ -46,7 +46,8 @@ def _tangent(entropy, p, direction, mass):
     edge = (p == 0) & ~jnp.isfinite(slope)
     term = jnp.where(edge, 0, slope) * direction
     term = jnp.where(direction == 0, 0, term)
-    return jnp.sum(term) + jnp.where(jnp.any(edge & (mass > 0)), jnp.inf, 0)
+    # the other slopes may be NaN there, as inf * 0 is in the gradient of sqrt(p_0 p_1)
+    return jnp.where(jnp.any(edge & (mass > 0)), jnp.inf, jnp.sum(term))
 
 
 def _inside(p, mass):

@@ -135,17 +135,15 @@ def test_an_offset_of_a_row_changes_nothing(loss, m8):
 
 
 @losses
-@pytest.mark.parametrize("dtype", HALF)
-def test_half_precision_is_computed_in_float32(loss, dtype, m8):
-    logits = m8[0].astype(dtype)
-    wide = logits.astype("float32")
+def test_half_precision_is_computed_in_float32(loss, m8):
+    logits = m8[0].astype(jnp.bfloat16)
+    wide = np.asarray(logits).astype(np.float32)
     assert loss(logits, m8[1]).dtype == logits.dtype
-    np.testing.assert_array_equal(loss(logits, m8[1]), loss(wide, m8[1]).astype(dtype))
+    np.testing.assert_array_equal(loss(logits, m8[1]), np.asarray(loss(wide, m8[1])).astype(logits.dtype))
     risk = jaxcal.risk(logits, m8[1], loss=loss)
     assert risk.dtype == jnp.float32
     np.testing.assert_array_equal(risk, jaxcal.risk(wide, m8[1], loss=loss))
-    log_p = jax.nn.log_softmax(wide).astype(dtype)
-    assert loss.entropy(log_p).dtype == loss.divergence(log_p, log_p).dtype == logits.dtype
+    assert loss.entropy(logits).dtype == loss.divergence(logits, logits).dtype == logits.dtype
 
 
 # --- masked classes and impossible events ---
@@ -161,16 +159,15 @@ def test_an_impossible_event_is_infinite_in_every_dtype(dtype):
         assert loss(jnp.asarray([-jnp.inf, 0.0], logits.dtype), 0) == cost
 
 
-@pytest.mark.parametrize("loss", [*LOSSES, *SAVAGE.values()])
+@pytest.mark.parametrize("loss", [*LOSSES, SAVAGE[log_loss], SAVAGE[spherical_loss]])
 def test_a_masked_class_is_no_class(loss, eps):
     logits, labels = np.array([[0.3, -np.inf, 1.0], [2.0, -np.inf, -1.0]]), np.array([2, 0])
     evaluate = jax.jit(jax.value_and_grad(lambda z, y: jaxcal.risk(z, y, loss=loss)))
     value, slope = evaluate(logits, labels)
     two_value, two_slope = evaluate(logits[:, [0, 2]], labels // 2)
     np.testing.assert_allclose(value, two_value, rtol=4 * eps)
-    if loss is not SAVAGE[log_loss]:  # the entropy of an absent class has no derivative
-        np.testing.assert_array_equal(slope[:, 1], 0)
-        np.testing.assert_allclose(slope[:, [0, 2]], two_slope, atol=4 * eps)
+    np.testing.assert_array_equal(np.asarray(slope)[:, 1], 0)
+    np.testing.assert_allclose(np.asarray(slope)[:, [0, 2]], two_slope, atol=4 * eps)
 
 
 def test_absent_classes_in_entropy_and_divergence(eps):
@@ -178,9 +175,8 @@ def test_absent_classes_in_entropy_and_divergence(eps):
     for loss in (*LOSSES, *SAVAGE.values()):
         assert float(loss.entropy(log_q)) == 0
         assert float(loss.divergence(log_q, log_q)) == 0
-        if loss is not SAVAGE[log_loss]:
-            slope = jax.grad(lambda q, loss=loss: loss.entropy(jax.nn.log_softmax(q)))(np.array([0.5, -np.inf, 0.5]))
-            np.testing.assert_allclose(slope, 0, atol=4 * eps)
+        evaluate = jax.jit(jax.grad(lambda q, loss=loss: loss.entropy(jax.nn.log_softmax(q))))
+        np.testing.assert_allclose(evaluate(np.array([0.5, -np.inf, 0.5])), 0, atol=4 * eps)
     np.testing.assert_allclose(log_loss.divergence(log_p, log_q), np.log(2), rtol=1e-6)
     assert log_loss.divergence(log_q, log_p) == np.inf
     assert SAVAGE[log_loss].divergence(log_q, log_p) == np.inf
