@@ -107,7 +107,7 @@ def test_half_precision_comes_back(data):
     logits = jnp.asarray(data[0], jnp.bfloat16)
     result = _cross_fit(logits, data[1])
     assert result.dtype == logits.dtype
-    wide = _cross_fit(np.asarray(logits).astype(np.float32), data[1])
+    wide = _cross_fit(np.asarray(logits).astype(data[0].dtype), data[1])
     np.testing.assert_allclose(np.asarray(result, np.float32), wide, rtol=2 * float(jnp.finfo(jnp.bfloat16).eps))
 
 

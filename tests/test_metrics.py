@@ -120,7 +120,7 @@ def test_parity_with_published_software(name, options, expected, eps):
     np.testing.assert_allclose(jaxcal.ece(*event, **options), expected, rtol=16 * eps)
 
 
-@pytest.mark.parametrize("num_bins, dtype", [(15, dtype) for dtype in DTYPES] + [(10, "float32"), (49, "float32")])
+@pytest.mark.parametrize("num_bins, dtype", [(15, dtype) for dtype in DTYPES] + [(10, "bfloat16"), (49, "float32")])
 def test_a_score_on_an_edge_is_in_the_bin_it_opens(num_bins, dtype):
     edges = jnp.asarray(np.arange(num_bins + 1) / num_bins, dtype)
     curve = jaxcal.reliability_curve(edges, np.ones(num_bins + 1, int), num_bins=num_bins)
