@@ -12,7 +12,7 @@ from jaxcal import checks
 from jaxcal.calibrators.one_vs_rest import reject_binary
 from jaxcal.calibrators.temperature import TemperatureFit, aligned, fit_temperature, optimum, prepare, raise_if_failed
 from jaxcal.cross_fit import fit_folds, out_of_fold
-from jaxcal.losses import ProperLoss, log_loss, mean_loss, require_loss, rescaled
+from jaxcal.losses import ProperLoss, hide_absent, log_loss, mean_loss, require_loss, rescaled
 from jaxcal.solvers import segment_totals
 from jaxcal.status import Status, check_status
 
@@ -110,7 +110,8 @@ def decompose(
         result = _with_temperature(loss, logits, labels, weights)
     elif folds is None:
         fit = calibrator(logits, labels, weights=weights)  # any object: it does not enter the compiled part
-        result = _with_map(loss, logits, labels, weights, fit(logits), getattr(fit, "status", None))
+        mapped = fit(hide_absent(logits, weights))  # a row of weight 0 may hold NaN, at which a fit would raise
+        result = _with_map(loss, logits, labels, weights, mapped, getattr(fit, "status", None))
         result = replace(result, fit=fit)
     else:
         calibrator = partial(fit_temperature, loss=loss) if calibrator is None else calibrator

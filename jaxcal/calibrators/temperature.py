@@ -140,7 +140,7 @@ def prepare(logits, labels, weights, call: str):
     if logits.ndim < 2:
         raise ValueError(f"{call} needs logits of shape (..., n, k), got {logits.shape}")
     labels = checks.as_labels(labels, logits)
-    return logits, labels, checks.as_weights(weights, logits.shape[:-1], checks.compute_dtype(logits))
+    return logits, labels, checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
 
 
 def raise_if_failed(status, logits, labels, weights, call: str) -> None:
