@@ -1,0 +1,113 @@
+"""One solver for every model: lanes, limits at both ends, status, derivatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxcal.status import Status
+from theory.continuation import Model, Point, follow, implicit, settle
+from theory.lanes import over_lanes
+from theory.limits import alignment_at_infinity
+from theory.precision import inside_trace
+from theory.solution import Solution
+
+# The hardest of 10,000 points of the box of the tests needs 25 steps.
+_MAX_STEPS = 300
+# The path begins where the penalty is this many times the largest other term, and for lambda = 0 it ends this far below
+# it.
+_BEGIN, _VANISHING = 4.0, 1e-40
+# The equations hold to about 1e-13; a larger residual is reported as not converged.
+_RESIDUAL = 1e-10
+
+
+def solve(model: Model, regularization, ratio, separation, spectrum) -> Solution:
+    """The public solvers: broadcast, solve, explain."""
+    names = ("regularization", "ratio", "separation")
+    arrays = [_as_array(x, name) for x, name in zip((regularization, ratio, separation), names, strict=True)]
+    try:
+        jnp.broadcast_shapes(*(x.shape for x in arrays), spectrum.batch_shape)
+    except ValueError as error:
+        shapes = ", ".join(f"{name} {x.shape}" for x, name in zip(arrays, names, strict=True))
+        raise ValueError(f"shapes do not broadcast: {shapes}, spectrum {spectrum.batch_shape}") from error
+    vanishing = inside_trace(arrays) or bool(np.any(np.asarray(arrays[0]) == 0))
+    solution = Solution(*over_lanes(solve_lane, (model, vanishing), arrays, spectrum), scale=model.scale)
+    status = solution.status
+    if not inside_trace(status) and status.size and np.all(np.asarray(status) == Status.INVALID_INPUT):
+        raise ValueError(
+            "regularization must be >= 0, ratio positive and finite, separation >= 0 and finite, spectrum positive; "
+            f"got {regularization=}, {ratio=}, {separation=}, {spectrum}"
+        )
+    return solution
+
+
+def _as_array(value, name):
+    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name} must be real numbers, got {array.dtype}")
+    return jnp.asarray(array, float)
+
+
+def path_begin(ratio, signal, values, weights):
+    """log(lambda) where the penalty dominates."""
+    first, second = jnp.sum(weights * values), jnp.sum(weights * values**2)
+    return jnp.log(_BEGIN * jnp.maximum(ratio * first, jnp.sqrt(signal * first + ratio * second)))
+
+
+def solve_lane(model: Model, vanishing: bool, lam, ratio, separation, valid, values, weights) -> tuple:
+    """The fields of `Solution` for one lane; `vanishing` says whether lam may be 0, which costs a second solve."""
+    valid = valid & (lam >= 0) & (ratio > 0) & (ratio < jnp.inf) & (separation >= 0) & (separation < jnp.inf)
+    infinite = lam == jnp.inf
+    lam, ratio, signal = (jnp.where(valid, x, 1.0) for x in (lam, ratio, separation**2))
+    lam = jnp.where(infinite, 1.0, lam)
+    values, weights = jnp.where(valid, values, 1.0), jnp.where(valid, weights, 1 / values.shape[-1])
+    theta = (ratio, signal, values, weights)
+    tiny = lax.stop_gradient(_VANISHING * jnp.exp(path_begin(*theta)))
+    beyond = (lam == 0) & (ratio >= lax.stop_gradient(model.edge(signal * jnp.sum(weights / values))))
+    # beyond the edge there is no root at 0: the path stops just before
+    used = jnp.where(beyond, tiny, lam) if vanishing else lam
+
+    def trace(used, *theta):
+        begin = path_begin(*theta)
+        end = jnp.log(jnp.where(used == 0, _VANISHING * jnp.exp(begin), used))
+        linearize = lambda p, t: model.linearize(p, t, *theta)  # noqa: E731
+        point, steps, done = follow(linearize, model.start, begin, end, used, _MAX_STEPS)
+        return point, (steps.astype(float), done.astype(float))
+
+    unknowns, (steps, done) = implicit(model.residual, trace)(used, *theta)
+    point = model.readout(unknowns, used, *theta)
+    residual = jnp.max(jnp.abs(lax.stop_gradient(model.residual(unknowns, used, *theta))))
+    alignment = 2 * point.mean / jnp.sqrt(point.variance)
+    status = jnp.where((done > 0) & (residual < _RESIDUAL), Status.CONVERGED, Status.NOT_CONVERGED)
+    if vanishing:
+
+        def limit(guess, *theta):
+            return settle(lambda p: model.limit_residual(p, *theta), guess), ()
+
+        guess = lax.stop_gradient(model.limit_start(unknowns, used))
+        inner = tuple(jnp.where(beyond, x, safe) for x, safe in zip(theta, (2.0, 1.0, 1.0, weights), strict=True))
+        at_zero, _ = implicit(lambda p, guess, *theta: model.limit_residual(p, *theta), limit)(guess, *inner)
+        limit_point, limit_alignment = model.limit_readout(at_zero, *inner)
+        miss = jnp.max(jnp.abs(lax.stop_gradient(model.limit_residual(at_zero, *inner))))
+        reached = Status.CONVERGED if model.limit_is_estimate else Status.AT_UPPER_BOUND
+        point = jax.tree.map(lambda a, b: jnp.where(beyond, a, b), limit_point, point)
+        alignment = jnp.where(beyond, limit_alignment, alignment)
+        status = jnp.where(beyond, jnp.where(miss < _RESIDUAL, reached, Status.NOT_CONVERGED), status)
+        residual = jnp.where(beyond, miss, residual)
+    start = jnp.exp(jnp.asarray(model.start))
+    far = Point(*_ends(start), 0.0, 0.0, 0.0)
+    point = jax.tree.map(lambda a, b: jnp.where(infinite, a, b), far, point)
+    alignment = jnp.where(infinite, alignment_at_infinity(*theta), alignment)
+    status = jnp.where(infinite, Status.CONVERGED, status)
+    residual = jnp.where(infinite, 0.0, residual)
+    status = jnp.where(valid, status, Status.INVALID_INPUT).astype(jnp.int32)
+    norm = jnp.sqrt(jnp.where(point.variance > 0, point.variance, 1.0))
+    norm = jnp.where(point.variance > 0, norm, 0.0)
+    usable = status < Status.NOT_CONVERGED
+    floats = [jnp.where(usable, x, jnp.nan) for x in (*point, alignment, norm)]
+    return (*floats, status, residual, jnp.where(infinite, 0, steps).astype(jnp.int32))
+
+
+def _ends(start):
+    """eta, gamma and tau at infinite regularization, from however many unknowns the model has."""
+    return start if start.shape[0] == 3 else (1.0, 1.0, start[0])

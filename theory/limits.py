@@ -1,0 +1,152 @@
+"""Where the data separate, and the limits that stand at both ends of the regularization path."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.special import ndtr, ndtri
+
+from theory.continuation import Point
+from theory.precision import in_float64, inside_trace
+from theory.spectra import inverse_mean
+
+
+@in_float64
+def separation(bayes_error, spectrum):
+    r"""Signal scale c of a problem with a given Bayes error: c = -Phi^{-1}(e*) / sqrt(E[1/s]).
+
+    Args:
+        bayes_error: e* in (0, 1/2], error rate of the best linear classifier; at 1/2 there is no signal, c = 0.
+        spectrum: `BetaSpectrum` or `DiscreteSpectrum`; E[1/s] must exist. Both broadcast.
+
+    Returns:
+        c, float64; NaN for values outside, or `ValueError` for an eager call without a valid lane. Differentiable.
+
+    Examples:
+        >>> import theory
+        >>> print(f"{theory.separation(0.1, theory.BetaSpectrum(1.0, 1.0)):.12f}")
+        0.487569125094
+
+    Source: Berta et al. (2025), Proposition 7.3.
+    """
+    error = jnp.asarray(bayes_error, float)
+    ok = (error > 0) & (error <= 0.5) & spectrum.valid()
+    scale = inverse_mean(spectrum)
+    c = -ndtri(jnp.where(ok, error, 0.25)) / jnp.sqrt(scale)
+    c = jnp.where(ok & jnp.isfinite(scale), c, jnp.nan)
+    if not inside_trace(c) and c.size and np.all(np.isnan(c)):
+        if np.any(ok):
+            raise ValueError(f"E[1/s] of {spectrum} is infinite, so that no separation gives a Bayes error")
+        raise ValueError(f"bayes_error must lie in (0, 0.5], got {bayes_error}")
+    return c
+
+
+@in_float64
+def separability_threshold(bayes_error):
+    r"""Ratio r* = p/n above which two Gaussian classes are linearly separable, whatever the spectrum.
+
+    r* = min over t >= 0 of E[(t rho + sqrt(1 + t^2) G)_-^2], G ~ N(0, 1), rho = -Phi^{-1}(e*). It decreases from 1/2 at
+    e* = 1/2 (Cover 1965) to 0. Below r* the maximum-likelihood estimate exists, above it the data separate, with
+    probability -> 1.
+
+    Args:
+        bayes_error: e* in (0, 1/2], any shape.
+
+    Returns:
+        r*, float64, relative error below 1e-13 for e* >= 1e-3; NaN outside, or `ValueError` for an eager call without
+        a valid lane. Differentiable.
+
+    Examples:
+        >>> import theory
+        >>> print(f"{theory.separability_threshold(0.1):.12f}")
+        0.184821489131
+
+    Source: Candes and Sur (2020); Berta et al. (2025), Section 7.
+    """
+    error = jnp.asarray(bayes_error, float)
+    ok = (error > 0) & (error <= 0.5)
+    rho = -ndtri(jnp.where(ok, error, 0.25))
+    ratio = jnp.where(ok, threshold(rho**2), jnp.nan)
+    if not inside_trace(ratio) and ratio.size and np.all(np.isnan(ratio)):
+        raise ValueError(f"bayes_error must lie in (0, 0.5], got {bayes_error}")
+    return ratio
+
+
+@jax.jit
+def threshold(squared_rho):
+    """r* of rho^2, elementwise."""
+    rho2 = lax.stop_gradient(squared_rho)
+    t = _minimizing_slope(jnp.sqrt(rho2))
+    # a Newton step outside the stop_gradient makes second derivatives right as well (the first need no derivative of t)
+    rho = jnp.sqrt(jnp.where(squared_rho > 0, squared_rho, 1.0))
+    slope = jax.vmap(jax.grad(_separable_mass))
+    flat_t, flat_rho = t.reshape(-1), rho.reshape(-1)
+    curvature = jax.vmap(jax.grad(jax.grad(_separable_mass)))(flat_t, flat_rho)
+    flat_t = flat_t - slope(flat_t, flat_rho) / lax.stop_gradient(curvature)
+    mass = jax.vmap(_separable_mass)(flat_t, flat_rho).reshape(rho.shape)
+    return jnp.where(squared_rho > 0, mass, 0.5)
+
+
+def _separable_mass(t, rho):
+    """E[(t rho + sqrt(1 + t^2) G)_-^2]."""
+    size = jnp.sqrt(1 + t * t)
+    k = t * rho / size
+    return (1 + t * t) * ((1 + k * k) * ndtr(-k) - k * jnp.exp(-0.5 * k * k) / np.sqrt(2 * np.pi))
+
+
+def _minimizing_slope(rho):
+    """Root in t of the derivative, by bisection of its sign in log t: it is negative below the minimum only."""
+    slope = jax.grad(_separable_mass)
+    flat = rho.reshape(-1)
+    low, high = jnp.full(flat.shape, -30.0), jnp.full(flat.shape, 5.0)
+
+    def halve(_, ends):
+        low, high = ends
+        middle = 0.5 * (low + high)
+        below = jax.vmap(slope)(jnp.exp(middle), flat) < 0
+        return jnp.where(below, middle, low), jnp.where(below, high, middle)
+
+    low, high = lax.fori_loop(0, 60, halve, (low, high))
+    return jnp.exp(0.5 * (low + high)).reshape(rho.shape)
+
+
+def alignment_at_infinity(ratio, signal, values, weights):
+    """2 c^2 / sqrt(c^2 E[s] + r E[s^2]): every model points along the difference of the means there."""
+    first, second = jnp.sum(weights * values), jnp.sum(weights * values**2)
+    return 2 * signal / jnp.sqrt(signal * first + ratio * second)
+
+
+def moments(unknowns, lam, ratio, signal, values, weights):
+    """kappa, mean and variance of one lane; `signal` is c^2, the unknowns are log(eta, gamma, tau)."""
+    eta, gamma, tau = jnp.exp(unknowns)
+    inverse = 1 / (lam + tau * values)
+    share = values * inverse
+    kappa = ratio * jnp.sum(weights * share)
+    mean = eta * signal * jnp.sum(weights * inverse)
+    variance = eta**2 * signal * jnp.sum(weights * share * inverse) + gamma * ratio * jnp.sum(weights * share**2)
+    return kappa, mean, variance
+
+
+def max_margin_residual(unknowns, ratio, signal, values, weights):
+    """Equations of the hard-margin classifier with margin 1, the limit of logistic regression on separable data."""
+    kappa, mean, variance = moments(unknowns, 1.0, ratio, signal, values, weights)
+    sd = jnp.sqrt(variance)
+    u = (1 - mean) / sd
+    normal = jnp.exp(-0.5 * u * u) / np.sqrt(2 * np.pi)
+    first = sd * (u * ndtr(u) + normal)
+    second = variance * ((1 + u * u) * ndtr(u) + u * normal)
+    sums = jnp.stack([first / kappa, second / kappa**2, ndtr(u) / kappa])
+    return jnp.log(sums) - unknowns
+
+
+def max_margin_guess(unknowns, lam):
+    """From logistic regression at a tiny lam, where margins gather around log(1/tau); there they are 1."""
+    margin = jnp.maximum(-unknowns[2], 1.0)
+    return unknowns - jnp.stack([jnp.log(lam * margin), 2 * jnp.log(lam * margin), jnp.log(lam)])
+
+
+def max_margin_readout(unknowns, ratio, signal, values, weights):
+    """What tends to 0 and to infinity with lambda, and the alignment, which has a limit."""
+    _, mean, variance = moments(unknowns, 1.0, ratio, signal, values, weights)
+    zero, inf = jnp.zeros_like(mean), jnp.full_like(mean, jnp.inf)
+    return Point(zero, zero, zero, inf, inf, inf), 2 * mean / jnp.sqrt(variance)

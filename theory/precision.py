@@ -1,0 +1,38 @@
+"""float64 for everything in `theory`, whatever the caller has set."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax import lax
+
+_REMEDY = (
+    "{name} computes in float64, and inside jit, vmap or grad it cannot switch by itself. "
+    "Wrap the outermost call: `with jax.enable_x64(True): jax.grad(...)`"
+)
+
+
+def in_float64(function: Callable) -> Callable:
+    """Run an eager call inside `jax.enable_x64(True)`.
+
+    With the caller's x64 off the leaves of the result are float64 NumPy arrays, since a float64 `jax.Array` would turn
+    into float32 at its next operation; with x64 on they stay `jax.Array`. Tracers with x64 off raise `TypeError`.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        if jax.config.jax_enable_x64:
+            return function(*args, **kwargs)
+        if inside_trace(args, kwargs):
+            raise TypeError(_REMEDY.format(name=function.__name__))
+        with jax.enable_x64(True):
+            return jax.tree.map(np.asarray, function(*args, **kwargs))
+
+    return wrapper
+
+
+def inside_trace(*values) -> bool:
+    """Whether a transformation is at work: in the arguments, or around a call whose arguments are all concrete."""
+    leaves = jax.tree.leaves(values)
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in [*leaves, lax.neg(np.float32(0))])
