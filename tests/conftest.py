@@ -37,6 +37,15 @@ def d10():
     return jax.numpy.asarray(D10_PROBABILITIES), jax.numpy.asarray(D10_OUTCOMES)
 
 
+def pytest_collection_modifyitems(items):
+    """Tests marked `always_float64` compute in float64 by themselves: the run with x64 on would repeat the other."""
+    if jax.config.jax_enable_x64:
+        skip = pytest.mark.skip(reason="computes in float64 by itself, tested with x64 off")
+        for item in items:
+            if item.get_closest_marker("always_float64"):
+                item.add_marker(skip)
+
+
 @pytest.fixture
 def x64():
     """Whether the run is in float64."""

@@ -31,8 +31,10 @@ def test_examples_were_found():
     assert examples > 50
 
 
-@pytest.mark.parametrize("name", [n for n in jaxcal.__all__ if inspect.isfunction(getattr(jaxcal, n))])
-def test_public_functions_are_documented(name):
-    text = inspect.getdoc(getattr(jaxcal, name))
+@pytest.mark.parametrize(
+    ("package", "name"), [(p, n) for p in (jaxcal, theory) for n in p.__all__ if inspect.isfunction(getattr(p, n))]
+)
+def test_public_functions_are_documented(package, name):
+    text = inspect.getdoc(getattr(package, name))
     for section in ("Args:", "Examples:", "Returns:"):
         assert section in text, f"{name} has no {section}"

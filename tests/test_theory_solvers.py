@@ -81,6 +81,7 @@ def test_ridge_with_identity_covariance_has_a_closed_form():
     np.testing.assert_allclose(theory.solve_ridge(lam, r, c, theory.DiscreteSpectrum([1.0])).tau, tau, rtol=1e-10)
 
 
+@pytest.mark.always_float64
 def test_maximum_likelihood_below_the_threshold():
     points = POINTS["mle_points"]
     error, r = _columns(points, "e_star", "r")
@@ -91,6 +92,7 @@ def test_maximum_likelihood_below_the_threshold():
         assert (solution.status == Status.CONVERGED).all()
 
 
+@pytest.mark.always_float64
 @pytest.mark.parametrize(
     # hard-margin fixed points, mpmath; agree with LinearSVC on 20 seeds (n = 300, p = 1500) within its error of 2 %
     ("error", "shapes", "ratio", "alignment"),
@@ -163,6 +165,7 @@ def test_population_limit_of_many_samples():
     )
 
 
+@pytest.mark.always_float64
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_random_box(solver):
     rng = np.random.default_rng(5)
@@ -205,6 +208,7 @@ def test_scale_invariance(solver):
     np.testing.assert_allclose([a.alignment, a.norm, a.kappa], [b.alignment, b.norm, b.kappa], rtol=1e-12)
 
 
+@pytest.mark.always_float64
 def test_linearizations_are_what_differentiation_gives():
     atoms = (np.array([0.01, 0.5, 2.0]), np.array([0.3, 0.3, 0.4]))
     cases = [
@@ -241,6 +245,7 @@ def test_small_systems():
             )
 
 
+@pytest.mark.always_float64
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_derivatives_at_the_ends_and_under_vmap(solver):
     with jax.enable_x64(True):

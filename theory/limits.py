@@ -59,7 +59,7 @@ def separability_threshold(bayes_error):
     Examples:
         >>> import theory
         >>> print(f"{theory.separability_threshold(0.1):.12f}")
-        0.184821489131
+        0.184821489132
 
     Source: Candes and Sur (2020); Berta et al. (2025), Section 7.
     """

@@ -58,7 +58,7 @@ def solve_logistic(regularization, ratio, separation, spectrum) -> Solution:
         [0.09655819 1.2605221 ] [0.04348727 5.22139006]
         >>> with jax.enable_x64(True):  # transformations need float64 around them
         ...     print(f"{jax.grad(lambda lam: theory.solve_logistic(lam, 0.5, c, spectrum).alignment)(0.01):.6f}")
-        -2.904716
+        -1.518898
 
     Source: Mai, Liao and Couillet (2019); Berta et al. (2025), Section 7.
     """

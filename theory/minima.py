@@ -29,6 +29,8 @@ _COARSE_NODES = 128
 _VALLEYS = 2
 _MAX_NEWTON = 25
 _MAX_ROOT_STEPS = 40
+# Slopes in log(lambda) below this are rounding.
+_FLAT = 1e-13
 # An end of the path wins over a minimum inside it that is not lower by more than rounding.
 _TIE = 1e-13
 
@@ -196,6 +198,8 @@ def _lane(model, loss, squeeze, ratio, c, valid, values, weights):
 
     # bracket i lies between places i (above) and i + 1 (below); the foot is where a straight descent would be 0
     falls = (descents[1:] > 0) & (descents[:-1] <= 0) & reached[1:, None]
+    # where a function has reached its limit its slope is rounding
+    falls = falls & (jnp.maximum(descents[1:], -descents[:-1]) > _FLAT)
     drop = descents[:-1] - descents[1:]
     foot = jnp.clip(descents[1:] / jnp.where(falls, -drop, 1.0), 0, 1)
     below, above = (-d[:, :3] * width[:, None] for d in (descents[1:], descents[:-1]))

@@ -42,8 +42,9 @@ def population_eigenvalues(X, *, labels=None, num_atoms: int | None = None) -> t
     Measured on six Gaussian populations with eigenvalues between 1e-3 and 100 (identity, two-point, uniform, Beta,
     power law, spiked; p = 400), the root mean square error of E[1/(lam + s)], lam >= 0.1, is at most 0.6 % at
     p/n = 0.5, 1.5 % at 1 and 6 % at 2; that of the sample eigenvalues is 72 %, 270 % and 810 %. It falls as 1/p, and is
-    two (p/n = 0.5) to five (1) times as large for features with t5 tails. E[1/s], which sets the scale of the signal in the theory, is known to
-    0.1 ... 0.4 % at p/n = 0.1, 0.5 ... 1.5 % at 0.5 and 3 ... 15 % at 1 (sample: 11 %, 100 %, infinite). For p > n the
+    two (p/n = 0.5) to five (1) times as large for features with t5 tails. E[1/s], which sets the scale of the signal in
+    the theory, is known to 0.1 ... 0.4 % at p/n = 0.1, 0.5 ... 1.5 % at 0.5 and 3 ... 15 % at 1 (sample: 11 %, 100 %,
+    infinite). For p > n the
     data do not identify it: what is far below kappa(0) = n / sum_i 1/l_i is put near kappa(0) / 4 (kappa(0) /
     (4 (p/n - 1)) beyond p = 2 n), so that at p/n = 2 E[1/s] is known to 8 % for spectra away from zero, and comes out
     at about half its value for spectra that reach towards it.

@@ -63,7 +63,7 @@ class BetaSpectrum(_Spectrum):
         >>> import theory
         >>> spectrum = theory.BetaSpectrum(1.0, 5.0)  # most directions easy
         >>> print(f"{spectrum.mean():.6f} {spectrum.moment(1, 2, regularization=0.1, tau=0.5):.6f}")
-        0.167667 4.498914
+        0.167667 3.932946
     """
 
     alpha: Any

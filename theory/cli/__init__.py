@@ -1,0 +1,3 @@
+"""The command line: `python -m theory curve`, `python -m theory map`."""
+
+from theory.cli.main import main as main
