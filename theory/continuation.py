@@ -171,13 +171,16 @@ def implicit(residual: Callable, solve: Callable) -> Callable:
     return root
 
 
-def settle(residual: Callable, start, steps: int = 60) -> jax.Array:
-    """Root of `residual(point)` by Newton's method with steps of at most 1/2, from a start that is known to be near."""
+def settle(linearize: Callable, start, steps: int = 60) -> jax.Array:
+    """Root by Newton's method with steps of at most 1/2, from a start that is known to be near.
+
+    `linearize(point)` gives the residual and its Jacobian.
+    """
 
     def body(state):
         point, _, count = state
-        jacobian = jax.jacfwd(residual)(point)
-        step = -solve_small(jacobian, residual(point)[:, None])[:, 0]
+        value, jacobian = linearize(point)
+        step = -solve_small(jacobian, value[:, None])[:, 0]
         return point + jnp.clip(step, -0.5, 0.5), jnp.max(jnp.abs(step)), count + 1
 
     first = (start, jnp.inf + 0.0 * jnp.sum(start), 0)

@@ -54,6 +54,29 @@ def path_begin(ratio, signal, values, weights):
     return jnp.log(_BEGIN * jnp.maximum(ratio * first, jnp.sqrt(signal * first + ratio * second)))
 
 
+def alignment_and_norm_at_zero(model: Model, guess, lam, theta: tuple) -> tuple:
+    """Limits for lambda -> 0, from the unknowns at a tiny lam: alignment, norm of the forecast, whether they are known."""
+    ratio, signal, values, weights = theta
+    beyond = ratio >= model.edge(signal * jnp.sum(weights / values))
+    point = settle(lambda p: model.linearize(p, 0.0, *theta)[:2], guess)
+    inside = model.readout(point, 0.0, *theta)
+    miss = jnp.max(jnp.abs(model.residual(point, 0.0, *theta)))
+    limit = settle(_with_jacobian(lambda p: model.limit_residual(p, *theta)), model.limit_start(guess, lam))
+    outside, alignment = model.limit_readout(limit, *theta)
+    miss_limit = jnp.max(jnp.abs(model.limit_residual(limit, *theta)))
+    alignment = jnp.where(beyond, alignment, 2 * inside.mean / jnp.sqrt(inside.variance))
+    norm = model.scale * jnp.sqrt(jnp.where(beyond, outside.variance, inside.variance))
+    return alignment, norm, jnp.where(beyond, miss_limit, miss) < _RESIDUAL
+
+
+def _with_jacobian(residual):
+    def linearize(point):
+        jacobian, value = jax.jacfwd(lambda p: (residual(p),) * 2, has_aux=True)(point)
+        return value, jacobian
+
+    return linearize
+
+
 def solve_lane(model: Model, vanishing: bool, lam, ratio, separation, valid, values, weights) -> tuple:
     """The fields of `Solution` for one lane; `vanishing` says whether lam may be 0, which costs a second solve."""
     valid = valid & (lam >= 0) & (ratio > 0) & (ratio < jnp.inf) & (separation >= 0) & (separation < jnp.inf)
@@ -82,7 +105,7 @@ def solve_lane(model: Model, vanishing: bool, lam, ratio, separation, valid, val
     if vanishing:
 
         def limit(guess, *theta):
-            return settle(lambda p: model.limit_residual(p, *theta), guess), ()
+            return settle(_with_jacobian(lambda p: model.limit_residual(p, *theta)), guess), ()
 
         guess = lax.stop_gradient(model.limit_start(unknowns, used))
         inner = tuple(jnp.where(beyond, x, safe) for x, safe in zip(theta, (2.0, 1.0, 1.0, weights), strict=True))

@@ -12,7 +12,7 @@ from jaxcal.solvers import bracketed_root
 from jaxcal.status import Status
 from theory.continuation import Model, newton
 from theory.curves import find_model
-from theory.fixed_point import path_begin, solve_lane
+from theory.fixed_point import alignment_and_norm_at_zero, path_begin
 from theory.gaussian import balanced
 from theory.lanes import over_lanes
 from theory.limits import alignment_at_infinity, separation
@@ -232,10 +232,8 @@ def _lane(model, loss, squeeze, ratio, c, valid, values, weights):
     height = jnp.where(real, root.aux, jnp.inf)[: 3 * _VALLEYS].reshape(3, _VALLEYS)
 
     # the limits at both ends
-    zero = solve_lane(model, True, 0.0 * c, ratio, c, valid, values, weights)
-    alignment, norm, zero_status = zero[6], zero[7], zero[8]
-    known = zero_status < Status.NOT_CONVERGED
-    at_zero = functions.losses(jnp.where(known, alignment, 1.0), jnp.where(known, model.scale * norm, 1.0), None)
+    alignment, norm, known = alignment_and_norm_at_zero(model, points[last], jnp.exp(places[last]), theta)
+    at_zero = functions.losses(jnp.where(known, alignment, 1.0), jnp.where(known, norm, 1.0), None)
     at_zero = jnp.where(known, at_zero, heights[last])
     at_inf = functions.losses(alignment_at_infinity(*theta), 0.0 * c, None)
     best, where = jnp.min(height, axis=1), jnp.take_along_axis(lam, jnp.argmin(height, axis=1)[:, None], axis=1)[:, 0]
