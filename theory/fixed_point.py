@@ -55,7 +55,7 @@ def path_begin(ratio, signal, values, weights):
 
 
 def alignment_and_norm_at_zero(model: Model, guess, lam, theta: tuple) -> tuple:
-    """Limits for lambda -> 0, from the unknowns at a tiny lam: alignment, norm of the forecast, whether they are known."""
+    """Limits for lambda -> 0 from the unknowns at a tiny lam: alignment, forecast norm, whether they are known."""
     ratio, signal, values, weights = theta
     beyond = ratio >= model.edge(signal * jnp.sum(weights / values))
     point = settle(lambda p: model.linearize(p, 0.0, *theta)[:2], guess)

@@ -29,16 +29,20 @@ def separation(bayes_error, spectrum):
 
     Source: Berta et al. (2025), Proposition 7.3.
     """
-    error = jnp.asarray(bayes_error, float)
-    ok = (error > 0) & (error <= 0.5) & spectrum.valid()
-    scale = inverse_mean(spectrum)
-    c = -ndtri(jnp.where(ok, error, 0.25)) / jnp.sqrt(scale)
-    c = jnp.where(ok & jnp.isfinite(scale), c, jnp.nan)
+    c, in_range = _separation(jnp.asarray(bayes_error, float), spectrum)
     if not inside_trace(c) and c.size and np.all(np.isnan(c)):
-        if np.any(ok):
+        if np.any(in_range):
             raise ValueError(f"E[1/s] of {spectrum} is infinite, so that no separation gives a Bayes error")
         raise ValueError(f"bayes_error must lie in (0, 0.5], got {bayes_error}")
     return c
+
+
+@jax.jit
+def _separation(error, spectrum):
+    ok = (error > 0) & (error <= 0.5) & spectrum.valid()
+    scale = inverse_mean(spectrum)
+    c = -ndtri(jnp.where(ok, error, 0.25)) / jnp.sqrt(scale)
+    return jnp.where(ok & jnp.isfinite(scale), c, jnp.nan), ok
 
 
 @in_float64

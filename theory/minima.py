@@ -99,10 +99,9 @@ def minimizers(
     ratio, c = jnp.asarray(ratio, float), separation(bayes_error, spectrum)
     if inside_trace(ratio, c):
         raise TypeError("minimizers is computed eagerly; call it outside jit, vmap and grad (arguments broadcast)")
-    result = Minimizers(*over_lanes(_lane, (found, loss, float(squeeze)), (ratio, c), spectrum))
-    if ratio.size and c.size and np.all(np.asarray(result.status) == Status.INVALID_INPUT):
+    if ratio.size and not np.any((np.asarray(ratio) > 0) & (np.asarray(ratio) < np.inf)):
         raise ValueError(f"ratio must be positive and finite, got {ratio}")
-    return result
+    return Minimizers(*over_lanes(_lane, (found, loss, float(squeeze)), (ratio, c), spectrum))
 
 
 def minimizer_map(ratios, bayes_errors, spectrum, **options) -> Minimizers:
