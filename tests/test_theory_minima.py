@@ -144,6 +144,9 @@ def test_hostile_problems():
     edge = float(theory.separability_threshold(0.1))
     around = theory.minimizers(edge * np.array([1 - 1e-4, 1 - 1e-12, 1, 1 + 1e-12, 1 + 1e-4]), 0.1, UNIFORM)
     assert (around.status == Status.CONVERGED).all() and np.ptp(around.refinement) < 1e-4
+    # problems so easy that the risk falls to the end of the path: found, or refused, but never log 2
+    easy = theory.minimizers(0.5, [1e-6, 1e-9, 1e-13, 1e-100], theory.BetaSpectrum(5.0, 1.0))
+    assert easy.status[:2].tolist() == [Status.CONVERGED] * 2 and not (easy.risk > 1e-3).any()
     mixed = theory.minimizers([0.5, -1.0], 0.1, UNIFORM)
     assert mixed.status.tolist() == [Status.CONVERGED, Status.INVALID_INPUT] and np.isnan(mixed.risk[1])
 

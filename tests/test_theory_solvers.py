@@ -191,6 +191,14 @@ def test_hostile_problems():
     # no signal: alignment 0, norm not
     blind = theory.solve_logistic(0.1, 0.5, theory.separation(0.5, UNIFORM), UNIFORM)
     assert blind.alignment == 0 and blind.norm > 0 and blind.status == Status.CONVERGED
+    # units do not matter, however extreme
+    for solver in SOLVERS:
+        tiny = theory.DiscreteSpectrum(1e-160 * np.array([0.5, 1.0, 2.0]))
+        usual = theory.DiscreteSpectrum([0.5, 1.0, 2.0])
+        found = solver(1e-162, 0.8, theory.separation(0.1, tiny), tiny)
+        np.testing.assert_allclose(found.alignment, solver(0.01, 0.8, theory.separation(0.1, usual), usual).alignment)
+        far = solver([1e152, 1e200, 1e300], 0.5, 0.5, UNIFORM)
+        assert (far.status == Status.NOT_CONVERGED).all() and np.isnan(far.alignment).all()
     # what cannot be represented is refused, not guessed
     extreme = theory.solve_logistic([1e-300, 1e200], 0.5, 0.5, UNIFORM)
     assert (extreme.status == Status.NOT_CONVERGED).all() and np.isnan(extreme.mean).all()
@@ -265,7 +273,8 @@ def test_derivatives_at_the_ends_and_under_vmap(solver):
         )
         near = [alignment(k * 1e-7, 0.2) for k in (0, 1, 2)]  # one-sided at 0
         np.testing.assert_allclose(in_lam[0], (-3 * near[0] + 4 * near[1] - near[2]) / 2e-7, rtol=1e-4)
-        assert jnp.isfinite(in_lam).all()
+        assert jnp.isfinite(in_lam[jnp.array([0, 1])]).all() and in_lam[3] == 0
+        assert jnp.isnan(in_lam[2])  # beyond the edge the slope at 0 is infinite, or not known
 
 
 def test_broadcasting_and_types(x64):
@@ -299,6 +308,8 @@ def test_bad_lanes_stay_nan_and_bad_calls_raise():
     for bad in ((0.1, 0.0, 0.5), (0.1, np.inf, 0.5), (0.1, 0.5, -1.0), (np.nan, 0.5, 0.5)):
         with pytest.raises(ValueError, match="ratio positive"):
             theory.solve_logistic(*bad, UNIFORM)
+    with pytest.raises(TypeError, match="takes eigenvalues"):
+        theory.solve_ridge(0.1, 0.5, 0.5, np.ones(3))
     with pytest.raises(TypeError, match="separation must be real"):
         theory.solve_ridge(0.1, 0.5, "c", UNIFORM)
     with pytest.raises(ValueError, match="do not broadcast"):

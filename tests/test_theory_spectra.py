@@ -23,9 +23,23 @@ def _exact(alpha, beta, shift, lam, tau, power, order):
 
 
 @pytest.mark.parametrize(
-    "shapes", [(1, 1), (0.05, 1), (0.3, 30), (30, 0.3), (5, 1), (1, 5), (2, 2), (0.3, 0.3), (30, 30), (300, 700)]
+    "shapes",
+    [
+        (1, 1),
+        (0.05, 1),
+        (0.3, 30),
+        (30, 0.3),
+        (5, 1),
+        (1, 5),
+        (2, 2),
+        (0.3, 0.3),
+        (30, 30),
+        (300, 700),
+        (0.05, 0.05),
+        (1.1, 0.01),
+    ],
 )
-@pytest.mark.parametrize("shift", [1e-3, 1e-8, 2.0])
+@pytest.mark.parametrize("shift", [1e-3, 1e-9, 2.0])
 def test_beta_moments(shapes, shift):
     spectrum = theory.BetaSpectrum(*shapes, shift)
     for lam, tau in ((0.1, 0.5), (1e-7, 0.2), (3.0, 1e-4)):
@@ -36,14 +50,14 @@ def test_beta_moments(shapes, shift):
     np.testing.assert_allclose(spectrum.mean(), shift + shapes[0] / sum(shapes), rtol=1e-13)
 
 
-def test_spectrum_that_touches_zero():
-    spectrum = theory.BetaSpectrum(2.5, 1.5, 0.0)
-    with mpmath.workdps(30):
-        inverse = mpmath.beta(1.5, 1.5) / mpmath.beta(2.5, 1.5)
-    np.testing.assert_allclose(spectrum.inverse_mean(), float(inverse), rtol=1e-12)
-    assert theory.BetaSpectrum(1.0, 1.0, 0.0).inverse_mean() == np.inf
-    with pytest.raises(ValueError, match="infinite"):
-        theory.separation(0.1, theory.BetaSpectrum(1.0, 1.0, 0.0))
+@pytest.mark.parametrize(("alpha", "beta"), [(2.5, 1.5), (1.1, 1.0), (1.2, 50.0), (1.1, 1e-3), (30.0, 2.0)])
+def test_spectrum_that_touches_zero(alpha, beta):
+    """E[1/u] = (alpha + beta - 1) / (alpha - 1); what reaches closer to 0 is refused."""
+    exact = (alpha + beta - 1) / (alpha - 1)
+    np.testing.assert_allclose(theory.BetaSpectrum(alpha, beta, 0.0).inverse_mean(), exact, rtol=1e-12)
+    for closer in ({"alpha": 1.05, "shift": 0.0}, {"alpha": 1.0, "shift": 0.0}, {"alpha": 2.0, "shift": 1e-10}):
+        with pytest.raises(ValueError, match="shift"):
+            theory.BetaSpectrum(beta=beta, **closer)
 
 
 def test_derivatives_in_all_three_parameters():
@@ -108,7 +122,7 @@ def test_parameters_broadcast():
     [
         (lambda: theory.BetaSpectrum(0.0, 1.0), "alpha must be positive"),
         (lambda: theory.BetaSpectrum(1.0, np.nan), "beta must be positive"),
-        (lambda: theory.BetaSpectrum(1.0, 1.0, -1e-9), "shift must be non-negative"),
+        (lambda: theory.BetaSpectrum(1.0, 1.0, -1e-9), "shift must be 0 or at least 1e-9"),
         (lambda: theory.DiscreteSpectrum([1.0, 0.0]), "values must be positive"),
         (lambda: theory.DiscreteSpectrum([1.0, np.inf]), "values must be positive"),
         (lambda: theory.DiscreteSpectrum([]), "N >= 1"),

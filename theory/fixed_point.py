@@ -9,8 +9,9 @@ from jaxcal.status import Status
 from theory.continuation import Model, Point, follow, implicit, settle
 from theory.lanes import over_lanes
 from theory.limits import alignment_at_infinity
-from theory.precision import inside_trace
+from theory.precision import as_reals, inside_trace
 from theory.solution import Solution
+from theory.spectra import check_spectrum
 
 # The hardest of 10,000 points of the box of the tests needs 25 steps.
 _MAX_STEPS = 300
@@ -19,12 +20,15 @@ _MAX_STEPS = 300
 _BEGIN, _VANISHING = 4.0, 1e-40
 # The equations hold to about 1e-13; a larger residual is reported as not converged.
 _RESIDUAL = 1e-10
+# Smaller variances, at regularizations beyond 1e140 mean eigenvalues, are about to underflow.
+_LEAST_VARIANCE = 1e-280
 
 
 def solve(model: Model, regularization, ratio, separation, spectrum) -> Solution:
     """The public solvers: broadcast, solve, explain."""
+    check_spectrum(spectrum)
     names = ("regularization", "ratio", "separation")
-    arrays = [_as_array(x, name) for x, name in zip((regularization, ratio, separation), names, strict=True)]
+    arrays = [as_reals(x, name) for x, name in zip((regularization, ratio, separation), names, strict=True)]
     try:
         jnp.broadcast_shapes(*(x.shape for x in arrays), spectrum.batch_shape)
     except ValueError as error:
@@ -39,13 +43,6 @@ def solve(model: Model, regularization, ratio, separation, spectrum) -> Solution
             f"got {regularization=}, {ratio=}, {separation=}, {spectrum}"
         )
     return solution
-
-
-def _as_array(value, name):
-    array = value if isinstance(value, jax.Array) else np.asarray(value)
-    if array.dtype.kind not in "iuf":
-        raise TypeError(f"{name} must be real numbers, got {array.dtype}")
-    return jnp.asarray(array, float)
 
 
 def path_begin(ratio, signal, values, weights):
@@ -84,6 +81,9 @@ def solve_lane(model: Model, vanishing: bool, lam, ratio, separation, valid, val
     lam, ratio, signal = (jnp.where(valid, x, 1.0) for x in (lam, ratio, separation**2))
     lam = jnp.where(infinite, 1.0, lam)
     values, weights = jnp.where(valid, values, 1.0), jnp.where(valid, weights, 1 / values.shape[-1])
+    # in units of the mean eigenvalue, which changes none of the results
+    unit = jnp.sum(weights * values)
+    lam, signal, values = lam / unit, signal / unit, values / unit
     theta = (ratio, signal, values, weights)
     tiny = lax.stop_gradient(_VANISHING * jnp.exp(path_begin(*theta)))
     beyond = (lam == 0) & (ratio >= lax.stop_gradient(model.edge(signal * jnp.sum(weights / values))))
@@ -101,7 +101,8 @@ def solve_lane(model: Model, vanishing: bool, lam, ratio, separation, valid, val
     point = model.readout(unknowns, used, *theta)
     residual = jnp.max(jnp.abs(lax.stop_gradient(model.residual(unknowns, used, *theta))))
     alignment = 2 * point.mean / jnp.sqrt(point.variance)
-    status = jnp.where((done > 0) & (residual < _RESIDUAL), Status.CONVERGED, Status.NOT_CONVERGED)
+    sound = (done > 0) & (residual < _RESIDUAL) & jnp.isfinite(alignment) & (point.variance > _LEAST_VARIANCE)
+    status = jnp.where(sound, Status.CONVERGED, Status.NOT_CONVERGED)
     if vanishing:
 
         def limit(guess, *theta):
@@ -113,8 +114,10 @@ def solve_lane(model: Model, vanishing: bool, lam, ratio, separation, valid, val
         limit_point, limit_alignment = model.limit_readout(at_zero, *inner)
         miss = jnp.max(jnp.abs(lax.stop_gradient(model.limit_residual(at_zero, *inner))))
         reached = Status.CONVERGED if model.limit_is_estimate else Status.AT_UPPER_BOUND
-        point = jax.tree.map(lambda a, b: jnp.where(beyond, a, b), limit_point, point)
-        alignment = jnp.where(beyond, limit_alignment, alignment)
+        # the path reaches its limit with an infinite slope, or one that is not computed: its derivative is NaN, not 0
+        unknown_slope = 0.0 * jnp.sqrt(jnp.where(beyond, lam, 1.0))
+        point = jax.tree.map(lambda a, b: jnp.where(beyond, a + unknown_slope, b), limit_point, point)
+        alignment = jnp.where(beyond, limit_alignment + unknown_slope, alignment)
         status = jnp.where(beyond, jnp.where(miss < _RESIDUAL, reached, Status.NOT_CONVERGED), status)
         residual = jnp.where(beyond, miss, residual)
     start = jnp.exp(jnp.asarray(model.start))

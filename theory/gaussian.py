@@ -9,7 +9,7 @@ from jax import lax
 from jax.scipy.special import ndtr
 
 from jaxcal.losses import ProperLoss, log_loss
-from theory.precision import in_float64, inside_trace
+from theory.precision import as_reals, in_float64, inside_trace
 
 # Beyond 9.2 standard deviations lies 1e-20 of a Gaussian. With 400 nodes (an even number: none where the score changes
 # sign) every reference value is met to 1e-13 for norms from 1e-6 to 1e12. With an intercept or unequal priors forecast
@@ -79,9 +79,12 @@ def gaussian_decomposition(
     if not 0 < squeeze <= 1:
         raise ValueError(f"squeeze must lie in (0, 1], got {squeeze}")
     centred = isinstance(intercept, float) and isinstance(prior, float) and intercept == 0 and prior == 0.5
-    arrays = (jnp.asarray(x, float) for x in (alignment, norm, intercept, prior))
+    names = ("alignment", "norm", "intercept", "prior")
+    arrays = [as_reals(x, name) for x, name in zip((alignment, norm, intercept, prior), names, strict=True)]
+    if 0 in (shape := jnp.broadcast_shapes(*(x.shape for x in arrays))):
+        return GaussianDecomposition(*[jnp.zeros(shape)] * 6)
     result = _decompose(loss, float(squeeze), centred, *arrays)
-    if not inside_trace(result) and result.risk.size and np.all(np.isnan(result.risk)):
+    if not inside_trace(result) and np.all(np.isnan(result.risk)):
         raise ValueError(
             "alignment must be finite, norm >= 0, intercept finite and prior in (0, 1); "
             f"got alignment={alignment}, norm={norm}, intercept={intercept}, prior={prior}"

@@ -35,6 +35,7 @@ def over_lanes(function: Callable, static: tuple, arrays: tuple, spectrum) -> tu
         return _traced(function, static, arrays, spectrum, shape)
     lanes = tuple(np.broadcast_to(np.asarray(x), shape).reshape(-1) for x in arrays)
     batched = spectrum.batch_shape != ()
+    spectrum = spectrum.padded()
     if batched:
         lanes = (*lanes, spectrum.lanes(shape, np))
     count = max(math.prod(shape), 1)  # without lanes one is run for the dtypes

@@ -7,8 +7,8 @@ from jax import lax
 from jax.scipy.special import ndtr, ndtri
 
 from theory.continuation import Point
-from theory.precision import in_float64, inside_trace
-from theory.spectra import inverse_mean
+from theory.precision import as_reals, in_float64, inside_trace
+from theory.spectra import check_spectrum, inverse_mean
 
 
 @in_float64
@@ -17,7 +17,7 @@ def separation(bayes_error, spectrum):
 
     Args:
         bayes_error: e* in (0, 1/2], error rate of the best linear classifier; at 1/2 there is no signal, c = 0.
-        spectrum: `BetaSpectrum` or `DiscreteSpectrum`; E[1/s] must exist. Both broadcast.
+        spectrum: `BetaSpectrum` or `DiscreteSpectrum`. Both broadcast.
 
     Returns:
         c, float64; NaN for values outside, or `ValueError` for an eager call without a valid lane. Differentiable.
@@ -29,10 +29,9 @@ def separation(bayes_error, spectrum):
 
     Source: Berta et al. (2025), Proposition 7.3.
     """
-    c, in_range = _separation(jnp.asarray(bayes_error, float), spectrum)
+    check_spectrum(spectrum)
+    c = _separation(as_reals(bayes_error, "bayes_error"), spectrum)
     if not inside_trace(c) and c.size and np.all(np.isnan(c)):
-        if np.any(in_range):
-            raise ValueError(f"E[1/s] of {spectrum} is infinite, so that no separation gives a Bayes error")
         raise ValueError(f"bayes_error must lie in (0, 0.5], got {bayes_error}")
     return c
 
@@ -40,9 +39,7 @@ def separation(bayes_error, spectrum):
 @jax.jit
 def _separation(error, spectrum):
     ok = (error > 0) & (error <= 0.5) & spectrum.valid()
-    scale = inverse_mean(spectrum)
-    c = -ndtri(jnp.where(ok, error, 0.25)) / jnp.sqrt(scale)
-    return jnp.where(ok & jnp.isfinite(scale), c, jnp.nan), ok
+    return jnp.where(ok, -ndtri(jnp.where(ok, error, 0.25)) / jnp.sqrt(inverse_mean(spectrum)), jnp.nan)
 
 
 @in_float64
@@ -67,7 +64,7 @@ def separability_threshold(bayes_error):
 
     Source: Candes and Sur (2020); Berta et al. (2025), Section 7.
     """
-    error = jnp.asarray(bayes_error, float)
+    error = as_reals(bayes_error, "bayes_error")
     ok = (error > 0) & (error <= 0.5)
     rho = -ndtri(jnp.where(ok, error, 0.25))
     ratio = jnp.where(ok, threshold(rho**2), jnp.nan)

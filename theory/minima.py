@@ -16,7 +16,7 @@ from theory.fixed_point import alignment_and_norm_at_zero, path_begin
 from theory.gaussian import balanced
 from theory.lanes import over_lanes
 from theory.limits import alignment_at_infinity, separation
-from theory.precision import in_float64, inside_trace
+from theory.precision import as_reals, in_float64, inside_trace
 
 # The path is bracketed from 10^3 times the place where the penalty dominates down to 10^-16 of it, further for spectra
 # that spread, in 76 steps (a quarter of a decade), and then in long steps over 24 decades more, where every path is a
@@ -25,8 +25,12 @@ _TOP, _BOTTOM, _TAIL = np.log(10.0) * 3, np.log(10.0) * 16, np.log(10.0) * 24
 _STEPS, _TAIL_STEPS = 76, 12
 # The grid only brackets; 128 nodes give its losses to 1e-6 or better.
 _COARSE_NODES = 128
+_COARSE = 1e-4
 # Valleys of the same function that are refined; two that differ by less than the grid can tell are both.
 _VALLEYS = 2
+# The tangent is that of the point before the last Newton step, so that step should be small; where norms diverge,
+# rounding keeps it from becoming so.
+_CLOSE, _ARRIVED = 1e-9, 1e-6
 _MAX_NEWTON = 25
 _MAX_ROOT_STEPS = 40
 # Slopes in log(lambda) below this are rounding.
@@ -96,7 +100,7 @@ def minimizers(
         raise TypeError(f"loss must be a jaxcal.ProperLoss, got {loss!r}")
     if not 0 < squeeze <= 1:
         raise ValueError(f"squeeze must lie in (0, 1], got {squeeze}")
-    ratio, c = jnp.asarray(ratio, float), separation(bayes_error, spectrum)
+    ratio, c = as_reals(ratio, "ratio"), separation(bayes_error, spectrum)
     if inside_trace(ratio, c):
         raise TypeError("minimizers is computed eagerly; call it outside jit, vmap and grad (arguments broadcast)")
     if ratio.size and not np.any((np.asarray(ratio) > 0) & (np.asarray(ratio) < np.inf)):
@@ -147,8 +151,8 @@ class _Functions:
             return point + jnp.clip(step, -0.5, 0.5), tangent, jnp.max(jnp.abs(step)), count + 1
 
         start = (guess, jnp.zeros_like(guess), jnp.inf + 0.0 * place, 0)
-        point, tangent, size, _ = lax.while_loop(lambda s: (s[2] > 1e-7) & (s[3] < _MAX_NEWTON), body, start)
-        return point, tangent, size < 1e-7
+        point, tangent, size, _ = lax.while_loop(lambda s: (s[2] > _CLOSE) & (s[3] < _MAX_NEWTON), body, start)
+        return point, tangent, size < _ARRIVED
 
     def losses(self, alignment, norm, nodes):
         """Risk, calibration and -log(alignment), `(3,)`."""
@@ -156,8 +160,7 @@ class _Functions:
         return jnp.stack([calibration + refinement, calibration, -jnp.log(alignment)])
 
     def at(self, point, tangent, place, nodes):
-        """Their values `(3,)`, and `(4,)` minus their slopes and log(norm / alignment): each falls through 0 at a
-        root."""
+        """Values `(3,)`; minus the slopes, and log(norm / alignment), `(4,)`: each falls through 0 where it should."""
 
         def shape(point, place):
             found = self.model.readout(point, jnp.exp(place), *self.theta)
@@ -177,7 +180,9 @@ def _lane(model, loss, squeeze, ratio, c, valid, values, weights):
     blank = c == 0
     ratio, c = jnp.where(valid, ratio, 1.0), jnp.where(valid & ~blank, c, 1.0)
     values, weights = jnp.where(valid, values, 1.0), jnp.where(valid, weights, 1 / values.shape[-1])
-    theta = (ratio, c**2, values, weights)
+    unit = jnp.sum(weights * values)  # lambda in units of the mean eigenvalue, until the end
+    values = values / unit
+    theta = (ratio, c**2 / unit, values, weights)
     functions = _Functions(model, loss, squeeze, theta)
     places = _grid(*theta)
     width = places[:-1] - places[1:]
@@ -241,15 +246,17 @@ def _lane(model, loss, squeeze, ratio, c, valid, values, weights):
         wins = value <= best + _TIE * jnp.abs(best)
         best, where = jnp.where(wins, value, best), jnp.where(wins, place, where)
         unsure = jnp.any(wins) & ~known
-    # calibration is 0, not small, where norm and alignment meet; brackets of the excess come in the order of falling
-    # lambda
+    # calibration is 0, not small, where norm and alignment meet; the first bracket is that of the largest lambda
     meets = real[-1]
     count = jnp.sum(((descents[:-1, 3] < 0) != (descents[1:, 3] < 0)) & reached[1:])
     best = best.at[1].set(jnp.where(meets, 0.0, best[1]))
     where = where.at[1].set(jnp.where(meets, jnp.exp(base + span * root.x)[-1], where[1]))
     refinement = balanced(loss, squeeze, jnp.exp(-best[2]), jnp.ones_like(c))[1]
 
-    failed = (last < _STEPS - 1) | jnp.any(real & ~root.converged) | unsure
+    # a valley that opens below the last place has no bracket; nothing found may be higher than what was seen
+    lowest = jnp.min(jnp.where(reached[:, None], heights, jnp.inf), axis=0)
+    overlooked = jnp.any(lowest < best - _COARSE * jnp.array([best[0], best[1], 1.0]) - 1e-12)
+    failed = (last < _STEPS - 1) | overlooked | jnp.any(real & ~root.converged) | unsure
     status = jnp.where(failed, Status.NOT_CONVERGED, Status.CONVERGED)
     # without a signal the best forecast is 1/2, everywhere equally refined
     flat = balanced(loss, squeeze, 0.0 * c, 0.0 * c)[1]
@@ -259,7 +266,7 @@ def _lane(model, loss, squeeze, ratio, c, valid, values, weights):
     status = jnp.where(blank, Status.NOT_IDENTIFIED, status)
     status = jnp.where(valid, status, Status.INVALID_INPUT).astype(jnp.int32)
     usable = status < Status.NOT_CONVERGED
-    fields = (jnp.where(usable, x, jnp.nan) for x in (*where, *best, 1 - best[2] / best[0]))
+    fields = (jnp.where(usable, x, jnp.nan) for x in (*(unit * where), *best, 1 - best[2] / best[0]))
     return (*fields, jnp.where(usable, count, 0).astype(jnp.int32), status)
 
 

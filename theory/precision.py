@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -36,3 +37,11 @@ def inside_trace(*values) -> bool:
     """Whether a transformation is at work: in the arguments, or around a call whose arguments are all concrete."""
     leaves = jax.tree.leaves(values)
     return any(isinstance(leaf, jax.core.Tracer) for leaf in [*leaves, lax.neg(np.float32(0))])
+
+
+def as_reals(value, name: str) -> jax.Array:
+    """The caller's numbers in float64."""
+    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name} must be real numbers, got dtype {array.dtype}")
+    return jnp.asarray(array, float)

@@ -15,7 +15,7 @@ from jaxcal.status import Status, check_status
 from theory.gaussian import gaussian_decomposition
 from theory.limits import separation
 from theory.precision import in_float64, inside_trace
-from theory.spectra import BetaSpectrum, DiscreteSpectrum
+from theory.spectra import check_spectrum
 
 # A fit has converged at a gradient norm of 1e-8. By strong convexity |w - w*| <= |gradient| / lambda, which for a tiny
 # lambda would say nothing, so the relative error |gradient| / (lambda |w|) has to be small as well; 1e-13 is what
@@ -129,8 +129,7 @@ def simulate(
     num_samples, num_seeds = _count(num_samples, "num_samples"), _count(num_seeds, "num_seeds")
     if not 0 < ratio < np.inf or round(ratio * num_samples) < 1:
         raise ValueError(f"ratio must be positive, finite and give at least one feature, got {ratio} * {num_samples}")
-    if not isinstance(spectrum, (BetaSpectrum, DiscreteSpectrum)):
-        raise TypeError(f"spectrum must be a theory.BetaSpectrum or theory.DiscreteSpectrum, got {spectrum!r}")
+    check_spectrum(spectrum)
     c = separation(bayes_error, spectrum)
     if np.ndim(c):
         raise ValueError(f"simulate takes one Bayes error and one spectrum, got a batch of shape {np.shape(c)}")

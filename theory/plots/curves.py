@@ -81,7 +81,7 @@ def learning_curve(regularizations, curve, *, simulation=None, minimizers=None, 
         handlelength=1.5,
         columnspacing=1.2,
     )
-    _fit_vertical(upper, lower, values)
+    _fit_vertical(upper, lower, values, simulation)
     if strip:
         _strip_of_minimizers(strip[0], minimizers)
         for name, color in _COLORS.items():
@@ -132,7 +132,7 @@ def _simulated(homes, simulation):
     return Line2D([], [], color=_GREY, label=over, **dots)
 
 
-def _fit_vertical(upper, lower, values):
+def _fit_vertical(upper, lower, values, simulation):
     """All of refinement, risk (up to the lower rim of its valley if it explodes), calibration where risk is seen."""
     risk, refinement, calibration = (values[name] for name in ("risk", "refinement", "calibration"))
     seen = np.isfinite(risk)
@@ -147,6 +147,10 @@ def _fit_vertical(upper, lower, values):
     margin = 0.06 * (top - bottom) or 1e-6
     upper.set_ylim(bottom - margin, top + margin)
     highest = np.max(calibration[seen & (risk <= top)], initial=0.0)
+    if simulation is not None:  # with the upper ends of their bars
+        mean, half_width = mean_and_interval(simulation.calibration)
+        shown = np.mean(simulation.risk, axis=0) <= top
+        highest = np.max((mean + np.nan_to_num(half_width))[shown], initial=highest)
     lower.set_ylim(-0.04 * highest, 1.06 * highest or 1e-6)
 
 
