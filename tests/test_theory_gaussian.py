@@ -180,6 +180,22 @@ def test_gradients_forward_reverse_second(loss):
         np.testing.assert_allclose(jax.jit(jax.hessian(risk))(x), second, rtol=1e-6)
 
 
+def test_derivatives_in_intercept_and_prior():
+    """At intercept 0 as well, where error rate and offset have a slope although they are simple there."""
+
+    @jax.jit
+    def fields(x):
+        found = theory.gaussian_decomposition(1.2, 2.0, intercept=x[0], prior=x[1])
+        return jnp.stack([found.risk, found.refinement, found.error_rate, found.offset])
+
+    with jax.enable_x64(True):
+        x, h = jnp.array([0.0, 0.2]), 1e-3
+        steps = h * jnp.eye(2)
+        near = [[fields(x + k * s) for k in (-2, -1, 1, 2)] for s in steps]
+        central = jnp.stack([(n[0] - 8 * n[1] + 8 * n[2] - n[3]) / (12 * h) for n in near], axis=-1)
+        np.testing.assert_allclose(jax.jit(jax.jacrev(fields))(x), central, rtol=1e-8, atol=1e-11)
+
+
 def test_broadcasting_dtypes_and_lanes(x64):
     found = theory.gaussian_decomposition(np.ones((3, 1), np.float32), [0.5, np.nan, -1.0, 2.0])
     assert found.risk.shape == (3, 4) and found.risk.dtype == np.float64

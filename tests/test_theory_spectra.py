@@ -50,6 +50,21 @@ def test_beta_moments(shapes, shift):
     np.testing.assert_allclose(spectrum.mean(), shift + shapes[0] / sum(shapes), rtol=1e-13)
 
 
+@pytest.mark.parametrize("shapes", [(0.01, 1), (1e-3, 1e-3), (3e3, 3e3), (1e6, 1e6), (0.05, 1e4), (1e4, 3)])
+def test_extreme_shapes(shapes):
+    (a, b), shift = shapes, 1e-9
+    first, second = a / (a + b), a * (a + 1) / ((a + b) * (a + b + 1))
+    spectrum = theory.BetaSpectrum(a, b, shift)
+    np.testing.assert_allclose(spectrum.mean(), shift + first, rtol=1e-13)
+    np.testing.assert_allclose(spectrum.moment(2, 0), shift**2 + 2 * shift * first + second, rtol=1e-13)
+
+
+def test_parameters_that_cannot_be_checked_give_nan():
+    with jax.enable_x64(True):
+        moments = jax.jit(lambda a, s: theory.BetaSpectrum(a, 1.0, s).inverse_mean())
+        assert jnp.isnan(moments(1.0, 0.0)) and jnp.isnan(moments(1.0, 1e-10)) and jnp.isfinite(moments(1.0, 1e-3))
+
+
 @pytest.mark.parametrize(("alpha", "beta"), [(2.5, 1.5), (1.1, 1.0), (1.2, 50.0), (1.1, 1e-3), (30.0, 2.0)])
 def test_spectrum_that_touches_zero(alpha, beta):
     """E[1/u] = (alpha + beta - 1) / (alpha - 1); what reaches closer to 0 is refused."""

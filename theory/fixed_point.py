@@ -76,11 +76,13 @@ def _with_jacobian(residual):
 
 def solve_lane(model: Model, vanishing: bool, lam, ratio, separation, valid, values, weights) -> tuple:
     """The fields of `Solution` for one lane; `vanishing` says whether lam may be 0, which costs a second solve."""
+    received = lam + ratio + separation
     valid = valid & (lam >= 0) & (ratio > 0) & (ratio < jnp.inf) & (separation >= 0) & (separation < jnp.inf)
     infinite = lam == jnp.inf
     lam, ratio, signal = (jnp.where(valid, x, 1.0) for x in (lam, ratio, separation**2))
     lam = jnp.where(infinite, 1.0, lam)
     values, weights = jnp.where(valid, values, 1.0), jnp.where(valid, weights, 1 / values.shape[-1])
+    given = lam
     # in units of the mean eigenvalue, which changes none of the results
     unit = jnp.sum(weights * values)
     lam, signal, values = lam / unit, signal / unit, values / unit
@@ -108,14 +110,16 @@ def solve_lane(model: Model, vanishing: bool, lam, ratio, separation, valid, val
         def limit(guess, *theta):
             return settle(_with_jacobian(lambda p: model.limit_residual(p, *theta)), guess), ()
 
-        guess = lax.stop_gradient(model.limit_start(unknowns, used))
-        inner = tuple(jnp.where(beyond, x, safe) for x, safe in zip(theta, (2.0, 1.0, 1.0, weights), strict=True))
+        # other lanes solve some problem that has a solution, with derivatives that cannot become NaN
+        guess = jnp.where(beyond, lax.stop_gradient(model.limit_start(unknowns, jnp.where(beyond, used, 1.0))), 0.0)
+        safe = (2.0, 1.0, 1.0, 1 / weights.shape[-1])
+        inner = tuple(jnp.where(beyond, x, other) for x, other in zip(theta, safe, strict=True))
         at_zero, _ = implicit(lambda p, guess, *theta: model.limit_residual(p, *theta), limit)(guess, *inner)
         limit_point, limit_alignment = model.limit_readout(at_zero, *inner)
         miss = jnp.max(jnp.abs(lax.stop_gradient(model.limit_residual(at_zero, *inner))))
         reached = Status.CONVERGED if model.limit_is_estimate else Status.AT_UPPER_BOUND
         # the path reaches its limit with an infinite slope, or one that is not computed: its derivative is NaN, not 0
-        unknown_slope = 0.0 * jnp.sqrt(jnp.where(beyond, lam, 1.0))
+        unknown_slope = 0.0 * jnp.sqrt(jnp.where(beyond, given, 1.0))
         point = jax.tree.map(lambda a, b: jnp.where(beyond, a + unknown_slope, b), limit_point, point)
         alignment = jnp.where(beyond, limit_alignment + unknown_slope, alignment)
         status = jnp.where(beyond, jnp.where(miss < _RESIDUAL, reached, Status.NOT_CONVERGED), status)
@@ -130,8 +134,11 @@ def solve_lane(model: Model, vanishing: bool, lam, ratio, separation, valid, val
     norm = jnp.sqrt(jnp.where(point.variance > 0, point.variance, 1.0))
     norm = jnp.where(point.variance > 0, norm, 0.0)
     usable = status < Status.NOT_CONVERGED
-    floats = [jnp.where(usable, x, jnp.nan) for x in (*point, alignment, norm)]
-    return (*floats, status, residual, jnp.where(infinite, 0, steps).astype(jnp.int32))
+    # NaN with NaN derivatives, and nothing of it in the lanes that are right
+    poison = jnp.where(usable, 0.0, jnp.nan) * jnp.where(usable, 0.0, received)
+    floats = [jnp.where(usable, x, jnp.nan) + poison for x in (*point, alignment, norm)]
+    residual = jnp.where(valid, residual, jnp.nan)
+    return (*floats, status, residual, jnp.where(infinite | ~valid, 0, steps).astype(jnp.int32))
 
 
 def _ends(start):

@@ -102,10 +102,15 @@ def _decompose(loss, squeeze, centred, alignment, norm, intercept, prior):
     )
     nodes = _NODES if centred else _NODES_SHIFTED
     calibration, refinement = _expectations(loss, squeeze, centred, nodes, a, norm, b, prior)
-    shift = jnp.where(b == 0, 0.0, b / jnp.where(b == 0, 1.0, norm))
+    # without a norm the score is the intercept alone: beyond every class, or nowhere
+    some = norm > 0
+    safe = jnp.where(some, norm, 1.0)
+    nowhere = jnp.where(b == 0, 0.0, jnp.copysign(jnp.inf, b))
+    shift = jnp.where(some, b / safe, nowhere)
     error = prior * ndtr(-a / 2 - shift) + (1 - prior) * ndtr(-a / 2 + shift)
     slope = a / norm
-    offset = jnp.log(prior) - jnp.log1p(-prior) - jnp.where(b == 0, 0.0, slope * b)
+    turn = jnp.where(some, a / safe * b, jnp.where(b == 0, 0.0, a * nowhere))
+    offset = jnp.log(prior) - jnp.log1p(-prior) - turn
     fields = (calibration + refinement, calibration, refinement, error, slope, offset)
     return GaussianDecomposition(*(jnp.where(ok, x, jnp.nan) for x in fields))
 

@@ -12,7 +12,7 @@ from jax import lax
 from theory.precision import inside_trace
 
 # Lanes that share a loop: enough to amortize its overhead, few enough that the slowest holds up only these. A call is
-# filled up to one of these sizes, so that any number of problems compiles at most four times.
+# filled up to one of these sizes, so that the number of problems makes at most four compilations.
 _SIZES = (1, 8, 24, 64)
 # Chunks that run at the same time: the loops inside a compiled lane use one core.
 _THREADS = 2
@@ -38,9 +38,9 @@ def over_lanes(function: Callable, static: tuple, arrays: tuple, spectrum) -> tu
     spectrum = spectrum.padded()
     if batched:
         lanes = (*lanes, spectrum.lanes(shape, np))
-    count = max(math.prod(shape), 1)  # without lanes one is run for the dtypes
+    count = max(math.prod(shape), 1)
     size = next((s for s in _SIZES if s >= count), _SIZES[-1])
-    # an empty batch is filled with the first lane of nothing: ones
+    # an empty batch is filled with ones, for the dtypes of the result
     if math.prod(shape) == 0:
         lanes = jax.tree.map(lambda x: np.ones((1, *x.shape[1:])), lanes)
     starts = range(0, count, size)
@@ -81,11 +81,16 @@ def _traced(function, static, arrays, spectrum, shape):
     if batched:
         lanes = (*lanes, spectrum.lanes(shape, jnp))
     count, size = math.prod(shape), _SIZES[-1]
-    chunk = lambda lanes: _chunk(function, static, batched, lanes, None if batched else spectrum)  # noqa: E731
     if count <= size:
-        result = chunk(lanes)
+        result = _chunk(function, static, batched, lanes, None if batched else spectrum)
     else:
         rows = jnp.minimum(jnp.arange(-(-count // size) * size), count - 1)
         padded = jax.tree.map(lambda x: x[rows].reshape(-1, size, *x.shape[1:]), lanes)
-        result = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], lax.map(chunk, padded))
+        result = _chunks(function, static, batched, padded, None if batched else spectrum)
+        result = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], result)
     return tuple(x.reshape(shape) for x in result)
+
+
+@jax.jit(static_argnums=(0, 1, 2))
+def _chunks(function, static, batched, lanes, spectrum):
+    return lax.map(lambda chunk: _chunk(function, static, batched, chunk, spectrum), lanes)

@@ -85,7 +85,8 @@ def threshold(squared_rho):
     curvature = jax.vmap(jax.grad(jax.grad(_separable_mass)))(flat_t, flat_rho)
     flat_t = flat_t - slope(flat_t, flat_rho) / lax.stop_gradient(curvature)
     mass = jax.vmap(_separable_mass)(flat_t, flat_rho).reshape(rho.shape)
-    return jnp.where(squared_rho > 0, mass, 0.5)
+    # to second order in rho, for the derivatives at e* = 1/2
+    return jnp.where(squared_rho > 0, mass, 0.5 - squared_rho / np.pi)
 
 
 def _separable_mass(t, rho):

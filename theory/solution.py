@@ -3,10 +3,12 @@
 from dataclasses import dataclass, field
 
 import jax
+import jax.numpy as jnp
 
 from jaxcal.losses import ProperLoss, log_loss
 from jaxcal.status import check_status
 from theory.gaussian import GaussianDecomposition, gaussian_decomposition
+from theory.precision import in_float64
 
 
 @jax.tree_util.register_dataclass
@@ -42,9 +44,12 @@ class Solution:
     num_steps: jax.Array
     scale: float = field(default=1.0, metadata={"static": True})
 
+    @in_float64
     def decompose(self, *, loss: ProperLoss = log_loss, squeeze: float = 1.0) -> GaussianDecomposition:
         """Risk, calibration, refinement and error rate of the forecast, see `theory.gaussian_decomposition`."""
-        return gaussian_decomposition(self.alignment, self.scale * self.norm, loss=loss, squeeze=squeeze)
+        return gaussian_decomposition(
+            self.alignment, self.scale * jnp.asarray(self.norm, float), loss=loss, squeeze=squeeze
+        )
 
     def check(self) -> None:
         """Raise `ValueError` with a written message if any lane failed."""

@@ -14,7 +14,7 @@ from theory.precision import in_float64
 _DECAY = 42.0
 # A spectrum that reaches closer to 0 has mass of E[1/s] beyond the left end of the nodes.
 _LEAST_SHIFT, _LEAST_ALPHA = 1e-9, 1.1
-# With 384 nodes every moment of the tests is right to 3e-13, for shapes from 0.05 to 1e4 and shifts from 1e-9; with 256
+# With 384 nodes every moment of the tests is right to 3e-13, for shapes from 1e-3 to 1e6 and shifts from 1e-9; with 256
 # nodes to 1e-9 in the worst case.
 _BETA_NODES = 384
 _LEAST_ATOMS = 16
@@ -29,18 +29,22 @@ class _Spectrum:
         r"""E[s^j / (lambda + tau s)^k], with j = `power` and k = `order`; `regularization` and `tau` broadcast."""
         values, weights = self._atoms()
         lam, tau = (jnp.asarray(a, float)[..., None] for a in (regularization, tau))
-        return jnp.sum(weights * values**power / (lam + tau * values) ** order, axis=-1)
+        return self._checked(jnp.sum(weights * values**power / (lam + tau * values) ** order, axis=-1))
 
     @in_float64
     def mean(self):
         """E[s]."""
         values, weights = self._atoms()
-        return jnp.sum(weights * values, axis=-1)
+        return self._checked(jnp.sum(weights * values, axis=-1))
 
     @in_float64
     def inverse_mean(self):
         """E[1/s], which scales the signal: c = -Phi^{-1}(e*) / sqrt(E[1/s])."""
-        return inverse_mean(self)
+        return self._checked(inverse_mean(self))
+
+    def _checked(self, value):
+        """NaN where the parameters are not those of a spectrum, as they can be under a transformation."""
+        return jnp.where(self.valid(), value, jnp.nan)
 
     @in_float64
     def atoms(self):
@@ -83,7 +87,10 @@ class BetaSpectrum(_Spectrum):
         if _concrete(self.alpha) and _concrete(self.shift):
             touches = (np.asarray(self.shift) == 0) & (np.asarray(self.alpha) < _LEAST_ALPHA)
             if np.any(touches):
-                raise ValueError(f"shift 0 needs alpha >= {_LEAST_ALPHA}, for E[1/s] to exist, got alpha={self.alpha}")
+                raise ValueError(
+                    f"shift 0 needs alpha >= {_LEAST_ALPHA}, got alpha={self.alpha}: E[1/s] is infinite for alpha <= 1 "
+                    "and lies beyond floating point just above"
+                )
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -101,11 +108,12 @@ class BetaSpectrum(_Spectrum):
         mode = jnp.log(alpha / beta)
         # flanks of the peak, for large shapes; exponential tails follow
         gauss = jnp.sqrt(2 * _DECAY * (1 / jnp.maximum(alpha, 1) + 1 / jnp.maximum(beta, 1)))
+        # the integrand of 1/(shift + u)^k falls like u^alpha below log(shift), and at least like u^(alpha - 2) above
         tail = jnp.log(jnp.clip(shift, _LEAST_SHIFT, 1)) - _DECAY / alpha
-        # at shift 0 the integrand of E[1/s] falls like u^(alpha - 1)
+        tail = jnp.maximum(tail, -_DECAY / jnp.maximum(alpha - 2, 1e-3))
+        # at shift 0 that of E[1/s] falls like u^(alpha - 1)
         tail = jnp.where(shift == 0, -_DECAY / jnp.maximum(alpha - 1, _LEAST_ALPHA - 1), tail)
-        # exp(-690) is the end of float64
-        left = jnp.maximum(jnp.minimum(mode, 0) + jnp.minimum(tail, -_DECAY / alpha) - gauss, jnp.minimum(mode, -690))
+        left = jnp.minimum(mode, 0) + jnp.minimum(tail, -_DECAY / alpha) - gauss
         right = mode + _DECAY / beta + gauss
         ends = [_STRETCH * jnp.arcsinh((end - mode) / _STRETCH) for end in (left, right)]
         node = ends[0] + (ends[1] - ends[0]) * jnp.linspace(0, 1, _BETA_NODES)
@@ -121,8 +129,8 @@ class BetaSpectrum(_Spectrum):
         return shapes & (((shift >= _LEAST_SHIFT) & (shift < jnp.inf)) | ((shift == 0) & (alpha >= _LEAST_ALPHA)))
 
     def padded(self) -> "BetaSpectrum":
-        """Itself: the number of atoms is always the same."""
-        return self
+        """Itself, with parameters of one type: the number of atoms is always the same."""
+        return BetaSpectrum(*(np.asarray(a, float) for a in (self.alpha, self.beta, self.shift)))
 
     def quantiles(self, size: int) -> np.ndarray:
         """The quantiles at (i + 1/2)/size, `(size,)`, of an unbatched spectrum: a deterministic sample of its law."""
