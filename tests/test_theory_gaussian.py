@@ -203,6 +203,16 @@ def test_broadcasting_dtypes_and_lanes(x64):
     assert np.isnan(found.risk[:, 1:3]).all() and np.isfinite(found.risk[:, [0, 3]]).all()
 
 
+def test_many_lanes_in_parts():
+    a, norm = np.linspace(-2, 5, 3000), np.linspace(0.1, 9, 3000)
+    many = theory.gaussian_decomposition(a.reshape(3, 1000), norm.reshape(3, 1000))
+    few = theory.gaussian_decomposition(a[::500], norm[::500])
+    np.testing.assert_allclose(many.risk.reshape(-1)[::500], few.risk, rtol=1e-13)
+    shifted = theory.gaussian_decomposition(a[::10], norm[::10], prior=0.3)
+    alone = theory.gaussian_decomposition(a[500], norm[500], prior=0.3)
+    np.testing.assert_allclose(shifted.calibration[50], alone.calibration, rtol=1e-12)
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match="norm >= 0"):
         theory.gaussian_decomposition(1.0, -1.0)

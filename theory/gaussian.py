@@ -1,6 +1,8 @@
 """Calibration and refinement of a linear classifier on two Gaussian classes with a common covariance."""
 
+import math
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,8 @@ from theory.precision import as_reals, in_float64, inside_trace
 _REACH = 9.2
 _NODES = 400
 _NODES_SHIFTED = 4096
+# Nodes of all lanes that are held at a time: 1,310 lanes, 8 MB an array.
+_VALUES = 2**19
 
 
 @jax.tree_util.register_dataclass
@@ -101,7 +105,13 @@ def _decompose(loss, squeeze, centred, alignment, norm, intercept, prior):
         for x, safe in ((alignment, 1.0), (norm, 1.0), (intercept, 0.0), (prior, 0.5))
     )
     nodes = _NODES if centred else _NODES_SHIFTED
-    calibration, refinement = _expectations(loss, squeeze, centred, nodes, a, norm, b, prior)
+    integrate = partial(_expectations, loss, squeeze, centred, nodes)
+    lanes = tuple(x.reshape(-1) for x in (a, norm, b, prior))
+    if math.prod(shape) <= _VALUES // nodes:
+        parts = integrate(*lanes)
+    else:
+        parts = lax.map(lambda lane: integrate(*lane), lanes, batch_size=_VALUES // nodes)
+    calibration, refinement = (x.reshape(shape) for x in parts)
     # without a norm the score is the intercept alone: beyond every class, or nowhere
     some = norm > 0
     safe = jnp.where(some, norm, 1.0)

@@ -106,7 +106,12 @@ def minimizers(
         raise TypeError("minimizers is computed eagerly; call it outside jit, vmap and grad (arguments broadcast)")
     if ratio.size and not np.any((np.asarray(ratio) > 0) & (np.asarray(ratio) < np.inf)):
         raise ValueError(f"ratio must be positive and finite, got {ratio}")
-    return Minimizers(*over_lanes(_lane, (found, loss, float(squeeze)), (ratio, c), spectrum))
+    result = Minimizers(*over_lanes(_lane, (found, loss, float(squeeze)), (ratio, c), spectrum))
+    if result.status.size and np.all(np.asarray(result.status) == Status.INVALID_INPUT):
+        raise ValueError(
+            f"no problem has both a positive ratio and a Bayes error in (0, 0.5]: got {ratio}, {bayes_error}"
+        )
+    return result
 
 
 def minimizer_map(ratios, bayes_errors, spectrum, **options) -> Minimizers:
