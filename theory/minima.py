@@ -1,6 +1,7 @@
 """Where along the regularization path risk, calibration and refinement are smallest."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ from theory.spectra import check_spectrum
 # straight line in logarithms.
 _TOP, _BOTTOM, _TAIL = np.log(10.0) * 3, np.log(10.0) * 16, np.log(10.0) * 24
 _STEPS, _TAIL_STEPS = 76, 12
-# The grid only brackets; 128 nodes give its losses to 1e-6 or better.
+# The grid only brackets; 128 nodes give its losses to 1e-6 or better, and 1e-4 is more than that.
 _COARSE_NODES = 128
 _COARSE = 1e-4
 # Valleys of the same function that are refined; two that differ by less than the grid can tell are both.
@@ -38,6 +39,8 @@ _MAX_ROOT_STEPS = 40
 _FLAT = 1e-13
 # An end of the path wins over a minimum inside it that is not lower by more than rounding.
 _TIE = 1e-13
+# What rounding leaves of a place in its bracket, and of a loss.
+_NOISE = 1e-12
 
 
 @jax.tree_util.register_dataclass
@@ -177,9 +180,34 @@ class _Functions:
         values, slopes = jax.jvp(lambda a, n: self.losses(a, n, nodes), (alignment, norm), slopes)
         return values, jnp.append(-slopes, jnp.log(norm / alignment))
 
+    def at_all(self, points, tangents, places, nodes):
+        """`at` for many places."""
+        return jax.vmap(self.at, in_axes=(0, 0, 0, None))(points, tangents, places, nodes)
 
-# Which function each refined bracket belongs to.
+
+# Which function each refined bracket belongs to: the three, and the excess log(norm / alignment).
 _KINDS = np.append(np.repeat(np.arange(3), _VALLEYS), 3)
+
+
+class _Path(NamedTuple):
+    """A traced path; rows run from large lambda to small."""
+
+    places: jax.Array  # log(lambda)
+    points: jax.Array
+    tangents: jax.Array
+    heights: jax.Array  # (places, 3)
+    descents: jax.Array  # (places, 4)
+    reached: jax.Array  # False where norms grow beyond all bounds, close to the edge of separability
+    last: jax.Array  # index of the last place that was reached
+
+
+class _Brackets(NamedTuple):
+    """Where to look for roots, one entry for each of `_KINDS`."""
+
+    upper: jax.Array  # index of the place above; the one below is the next
+    real: jax.Array  # whether there is a root
+    guess: jax.Array  # fraction of the way from the place below where a straight descent is 0
+    drop: jax.Array  # its slope, from the place below to the place above
 
 
 def _lane(model, loss, squeeze, ratio, c, valid, values, weights):
@@ -188,92 +216,111 @@ def _lane(model, loss, squeeze, ratio, c, valid, values, weights):
     ratio, c = jnp.where(valid, ratio, 1.0), jnp.where(valid & ~blank, c, 1.0)
     values, weights = jnp.where(valid, values, 1.0), jnp.where(valid, weights, 1 / values.shape[-1])
     unit = jnp.sum(weights * values)  # lambda in units of the mean eigenvalue, until the end
-    values = values / unit
-    theta = (ratio, c**2 / unit, values, weights)
-    functions = _Functions(model, loss, squeeze, theta)
-    places = _grid(*theta)
-    width = places[:-1] - places[1:]
+    functions = _Functions(model, loss, squeeze, (ratio, c**2 / unit, values / unit, weights))
+    path = _trace(functions)
+    brackets = _bracket(path)
+    place, height, converged = _refine(functions, path, brackets)
+    best, where, unsure = _choose(functions, path, brackets, place, height)
+
+    # a valley that opens below the last place has no bracket; nothing found may be higher than what was seen
+    lowest = jnp.min(jnp.where(path.reached[:, None], path.heights, jnp.inf), axis=0)
+    overlooked = jnp.any(lowest < best - _COARSE * jnp.array([best[0], best[1], 1.0]) - _NOISE)
+    failed = (path.last < _STEPS - 1) | overlooked | jnp.any(brackets.real & ~converged) | unsure
+    signs = path.descents[:, 3] < 0
+    count = jnp.sum((signs[:-1] != signs[1:]) & path.reached[1:])
+    best = best.at[2].set(balanced(loss, squeeze, jnp.exp(-best[2]), jnp.ones_like(c))[1])
+
+    # without a signal the best forecast is 1/2, everywhere equally refined
+    flat = balanced(loss, squeeze, 0.0 * c, 0.0 * c)[1]
+    best = jnp.where(blank, jnp.stack([flat, 0.0 * flat, flat]), best)
+    where = jnp.where(blank, jnp.inf, where)
+    status = jnp.where(failed, Status.NOT_CONVERGED, Status.CONVERGED)
+    status = jnp.where(blank, Status.NOT_IDENTIFIED, status)
+    status = jnp.where(valid, status, Status.INVALID_INPUT).astype(jnp.int32)
+    usable = status < Status.NOT_CONVERGED
+    fields = (jnp.where(usable, x, jnp.nan) for x in (*(unit * where), *best, 1 - best[2] / best[0]))
+    return (*fields, jnp.where(usable & ~blank, count, 0).astype(jnp.int32), status)
+
+
+def _trace(functions: _Functions) -> _Path:
+    """Newton's method from place to place, each from the tangent at the one before."""
+    places = _grid(*functions.theta)
 
     def advance(carry, place):
         point, tangent, last = carry
         point, tangent, arrived = functions.point(point + tangent * (place - last), place)
         return (point, tangent, place), (point, tangent, arrived)
 
-    start = jnp.asarray(model.start) + 0.0 * places[0]
+    start = jnp.asarray(functions.model.start) + 0.0 * places[0]
     _, (points, tangents, arrived) = lax.scan(advance, (start, jnp.zeros_like(start), places[0]), places)
-    # where norms grow beyond all bounds, close to the edge of separability, the path ends early
+    heights, descents = functions.at_all(points, tangents, places, _COARSE_NODES)
     reached = jnp.cumprod(arrived) > 0
-    last = jnp.sum(reached) - 1
-    at = jax.vmap(functions.at, in_axes=(0, 0, 0, None))
-    heights, descents = at(points, tangents, places, _COARSE_NODES)
+    return _Path(places, points, tangents, heights, descents, reached, jnp.sum(reached) - 1)
 
-    # bracket i lies between places i (above) and i + 1 (below); the foot is where a straight descent would be 0
-    falls = (descents[1:] > 0) & (descents[:-1] <= 0) & reached[1:, None]
+
+def _bracket(path: _Path) -> _Brackets:
+    """The two deepest valleys of each function, judged by cubics, and the first zero of the excess."""
+    above, below = path.descents[:-1], path.descents[1:]
     # where a function has reached its limit its slope is rounding
-    falls = falls & (jnp.maximum(descents[1:], -descents[:-1]) > _FLAT)
-    drop = descents[:-1] - descents[1:]
-    foot = jnp.clip(descents[1:] / jnp.where(falls, -drop, 1.0), 0, 1)
-    below, above = (-d[:, :3] * width[:, None] for d in (descents[1:], descents[:-1]))
-    floor = jnp.where(falls[:, :3], _hermite(foot[:, :3], heights[1:], heights[:-1], below, above), jnp.inf)
+    falls = (below > 0) & (above <= 0) & path.reached[1:, None] & (jnp.maximum(below, -above) > _FLAT)
+    drop = above - below
+    foot = jnp.clip(below / jnp.where(falls, -drop, 1.0), 0, 1)
+    width = (path.places[:-1] - path.places[1:])[:, None]
+    ends = path.heights[1:], path.heights[:-1], -below[:, :3] * width, -above[:, :3] * width
+    floor = jnp.where(falls[:, :3], _hermite(foot[:, :3], *ends), jnp.inf)
     valleys = lax.top_k(-floor.T, _VALLEYS)[1]
-    bracket = jnp.append(valleys.reshape(-1), jnp.argmax(falls[:, 3]))
-    real = falls[bracket, _KINDS]
-    base, span = places[bracket + 1], width[bracket]
+    upper = jnp.append(valleys.reshape(-1), jnp.argmax(falls[:, 3]))
+    return _Brackets(upper, falls[upper, _KINDS], foot[upper, _KINDS], drop[upper, _KINDS])
+
+
+def _refine(functions: _Functions, path: _Path, brackets: _Brackets):
+    """The roots to rounding: log(lambda), the height of each one's function, and whether it converged."""
+    upper, lower = brackets.upper, brackets.upper + 1
+    base, span = path.places[lower], path.places[upper] - path.places[lower]
+    slopes = (path.tangents[i] * span[:, None] for i in (lower, upper))
+    ends = (path.points[lower], path.points[upper], *slopes)
+    rows = np.arange(len(_KINDS))
 
     def on_unit(x):
-        ends = [(points[i], tangents[i] * span[:, None]) for i in (bracket + 1, bracket)]
-        guess = _hermite(x[:, None], ends[0][0], ends[1][0], ends[0][1], ends[1][1])
         place = base + span * x
-        point, tangent, _ = jax.vmap(functions.point)(guess, place)
-        heights, descents = at(point, tangent, place, None)
-        rows = np.arange(len(_KINDS))
+        point, tangent, _ = jax.vmap(functions.point)(_hermite(x[:, None], *ends), place)
+        heights, descents = functions.at_all(point, tangent, place, None)
         return descents[rows, _KINDS], heights[rows, np.minimum(_KINDS, 2)]
 
     root = bracketed_root(
         on_unit,
-        foot[bracket, _KINDS],
-        drop[bracket, _KINDS],
+        brackets.guess,
+        brackets.drop,
         0.0,
         1.0,
-        accept=lambda value, step, aux: jnp.abs(step) < 1e-12,
-        active=real,
+        accept=lambda value, step, aux: jnp.abs(step) < _NOISE,
+        active=brackets.real,
         max_steps=_MAX_ROOT_STEPS,
     )
-    lam = jnp.exp(base + span * root.x)[: 3 * _VALLEYS].reshape(3, _VALLEYS)
-    height = jnp.where(real, root.aux, jnp.inf)[: 3 * _VALLEYS].reshape(3, _VALLEYS)
+    return base + span * root.x, jnp.where(brackets.real, root.aux, jnp.inf), root.converged
 
-    # the limits at both ends
-    alignment, norm, known = alignment_and_norm_at_zero(model, points[last], jnp.exp(places[last]), theta)
+
+def _choose(functions: _Functions, path: _Path, brackets: _Brackets, place, height):
+    """The smallest of the valleys and of both limits: heights `(3,)`, lambda `(3,)`, and whether a limit is missing."""
+    valley, height = (x[: 3 * _VALLEYS].reshape(3, _VALLEYS) for x in (place, height))
+    deepest = jnp.argmin(height, axis=1)[:, None]
+    best = jnp.take_along_axis(height, deepest, axis=1)[:, 0]
+    where = jnp.exp(jnp.take_along_axis(valley, deepest, axis=1)[:, 0])
+
+    alignment, norm, known = alignment_and_norm_at_zero(
+        functions.model, path.points[path.last], jnp.exp(path.places[path.last]), functions.theta
+    )
     at_zero = functions.losses(jnp.where(known, alignment, 1.0), jnp.where(known, norm, 1.0), None)
-    at_zero = jnp.where(known, at_zero, heights[last])
-    at_inf = functions.losses(alignment_at_infinity(*theta), 0.0 * c, None)
-    best, where = jnp.min(height, axis=1), jnp.take_along_axis(lam, jnp.argmin(height, axis=1)[:, None], axis=1)[:, 0]
-    for value, place in ((at_inf, jnp.inf), (at_zero, 0.0)):
+    at_zero = jnp.where(known, at_zero, path.heights[path.last])
+    at_inf = functions.losses(alignment_at_infinity(*functions.theta), 0.0 * alignment, None)
+    for value, end in ((at_inf, jnp.inf), (at_zero, 0.0)):
         wins = value <= best + _TIE * jnp.array([best[0], best[1], 1.0])
-        best, where = jnp.where(wins, value, best), jnp.where(wins, place, where)
-    unsure = jnp.any(wins) & ~known
+        best, where = jnp.where(wins, value, best), jnp.where(wins, end, where)
     # calibration is 0, not small, where norm and alignment meet; the first bracket is that of the largest lambda
-    meets = real[-1]
-    count = jnp.sum(((descents[:-1, 3] < 0) != (descents[1:, 3] < 0)) & reached[1:])
+    meets = brackets.real[-1]
     best = best.at[1].set(jnp.where(meets, 0.0, best[1]))
-    where = where.at[1].set(jnp.where(meets, jnp.exp(base + span * root.x)[-1], where[1]))
-    refinement = balanced(loss, squeeze, jnp.exp(-best[2]), jnp.ones_like(c))[1]
-
-    # a valley that opens below the last place has no bracket; nothing found may be higher than what was seen
-    lowest = jnp.min(jnp.where(reached[:, None], heights, jnp.inf), axis=0)
-    overlooked = jnp.any(lowest < best - _COARSE * jnp.array([best[0], best[1], 1.0]) - 1e-12)
-    failed = (last < _STEPS - 1) | overlooked | jnp.any(real & ~root.converged) | unsure
-    status = jnp.where(failed, Status.NOT_CONVERGED, Status.CONVERGED)
-    # without a signal the best forecast is 1/2, everywhere equally refined
-    flat = balanced(loss, squeeze, 0.0 * c, 0.0 * c)[1]
-    best = jnp.where(blank, jnp.stack([flat, 0.0 * flat, flat]), best.at[2].set(refinement))
-    where = jnp.where(blank, jnp.inf, where)
-    count = jnp.where(blank, 0, count)
-    status = jnp.where(blank, Status.NOT_IDENTIFIED, status)
-    status = jnp.where(valid, status, Status.INVALID_INPUT).astype(jnp.int32)
-    usable = status < Status.NOT_CONVERGED
-    fields = (jnp.where(usable, x, jnp.nan) for x in (*(unit * where), *best, 1 - best[2] / best[0]))
-    return (*fields, jnp.where(usable, count, 0).astype(jnp.int32), status)
+    where = where.at[1].set(jnp.where(meets, jnp.exp(place[-1]), where[1]))
+    return best, where, jnp.any(where == 0) & ~known
 
 
 def _grid(ratio, signal, values, weights):
