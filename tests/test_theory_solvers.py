@@ -297,7 +297,7 @@ def test_broadcasting_and_types(x64):
     assert theory.solve_ridge(np.zeros((0, 3)), 0.5, 1.0, UNIFORM).mean.shape == (0, 3)
     chunks = theory.solve_ridge(np.logspace(-3, 3, 131), 0.5, 1.0, UNIFORM)  # more than two chunks of lanes
     np.testing.assert_allclose(
-        chunks.mean[[0, 70, 130]],
+        np.asarray(chunks.mean)[[0, 70, 130]],
         theory.solve_ridge(np.logspace(-3, 3, 131)[[0, 70, 130]], 0.5, 1.0, UNIFORM).mean,
         rtol=1e-13,
     )
