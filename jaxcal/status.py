@@ -35,7 +35,7 @@ _MESSAGES = {
     Status.AT_UPPER_BOUND: "the optimum is the upper bound of the parameter (every label is an arg max of its row)",
     Status.NOT_IDENTIFIED: "every value of the parameter gives the same loss",
     Status.NOT_CONVERGED: "the step limit was reached before the optimum",
-    Status.INVALID_INPUT: "the input holds invalid values (NaN, +inf, labels out of range, or bad weights)",
+    Status.INVALID_INPUT: "the input holds invalid values (NaN, +inf, bad weights, labels or parameters out of range)",
     Status.IMPOSSIBLE_EVENT: "a label has probability zero, so that the loss is infinite for every parameter",
 }
 

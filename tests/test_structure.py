@@ -17,7 +17,7 @@ FILES = [file for package in PACKAGES for file in sorted(package.rglob("*.py"))]
 THEORY_FLOORS = [
     {"precision", "continuation", "sample_spectrum"},
     {"spectra", "gaussian"},
-    {"solution", "lanes", "limits"},
+    {"solution", "lanes", "limits", "max_margin"},
     {"fixed_point"},
     {"logistic", "square_loss"},
     {"curves", "simulation"},

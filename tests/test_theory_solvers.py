@@ -5,6 +5,7 @@ import pathlib
 
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 from scipy.special import ndtri
@@ -206,6 +207,51 @@ def test_hostile_problems():
     assert (extreme.status == Status.NOT_CONVERGED).all() and np.isnan(extreme.mean).all()
     with pytest.raises(ValueError, match="NOT_CONVERGED in lane"):
         extreme.check()
+
+
+@pytest.mark.always_float64
+@pytest.mark.parametrize(
+    ("values", "lam", "ratio", "error"),
+    [(np.logspace(-12, 0, 13), 1e-14, 0.5, 0.1), ([2.0], 1e-3, 1.0, 0.3), ([1e-4, 1.0], 1e-9, 3.0, 0.01)],
+)
+def test_equations_hold_in_mpmath_for_hostile_spectra(values, lam, ratio, error):
+    """The three expectations as integrals over R = x - kappa s(x), with s(x) solved for, by adaptive quadrature."""
+    spectrum = theory.DiscreteSpectrum(values)
+    c = float(theory.separation(error, spectrum))
+    found = theory.solve_logistic(lam, ratio, c, spectrum)
+    assert found.status == Status.CONVERGED
+    with mpmath.workdps(25):
+        eta, gamma, tau = (mpmath.mpf(float(x)) for x in (found.eta, found.gamma, found.tau))
+        terms = [(mpmath.mpf(float(s)), lam + tau * mpmath.mpf(float(s))) for s in values]
+        mean_of = lambda f: mpmath.fsum(f(s, d) for s, d in terms) / len(terms)  # noqa: E731
+        kappa, mean = ratio * mean_of(lambda s, d: s / d), eta * c**2 * mean_of(lambda s, d: 1 / d)
+        variance = eta**2 * c**2 * mean_of(lambda s, d: s / d**2) + gamma * ratio * mean_of(lambda s, d: (s / d) ** 2)
+        sd = mpmath.sqrt(variance)
+        np.testing.assert_allclose(
+            [found.kappa, found.mean, found.variance], [float(x) for x in (kappa, mean, variance)]
+        )
+
+        def s_of(t):  # x - kappa s(x) = t by bisection, then Newton's method
+            low, high = t, t + kappa
+            for _ in range(60):
+                x = (low + high) / 2
+                low, high = (x, high) if x - kappa / (1 + mpmath.exp(x)) < t else (low, x)
+            for _ in range(3):
+                s = 1 / (1 + mpmath.exp(x))
+                x -= (x - kappa * s - t) / (1 + kappa * s * (1 - s))
+            return 1 / (1 + mpmath.exp(x))
+
+        def integral(f):
+            points = [-13, -8, -4, -2, 0, 2, 4, 8, 13] + [(k - mean) / sd for k in (-20, -5, 0, 5, 20)]
+            points = sorted(p for p in points if -13 <= p <= 13)
+            return float(mpmath.quad(lambda z: mpmath.npdf(z) * f(s_of(mean + sd * z)), points))
+
+        expected = [
+            integral(lambda s: s),
+            integral(lambda s: s * s),
+            integral(lambda s: s * (1 - s) / (1 + kappa * s * (1 - s))),
+        ]
+    np.testing.assert_allclose([found.eta, found.gamma, found.tau], expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

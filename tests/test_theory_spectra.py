@@ -142,7 +142,7 @@ def test_parameters_broadcast():
         (lambda: theory.DiscreteSpectrum([1.0, np.inf]), "values must be positive"),
         (lambda: theory.DiscreteSpectrum([]), "N >= 1"),
         (lambda: theory.DiscreteSpectrum([1.0, 2.0], [1.0]), "as many entries"),
-        (lambda: theory.DiscreteSpectrum([1.0, 2.0], [0.0, 0.0]), "not all zero"),
+        (lambda: theory.DiscreteSpectrum([1.0, 2.0], [0.0, 0.0]), "not be all zero"),
         (lambda: theory.DiscreteSpectrum([1.0, 2.0], [2.0, -1.0]), "non-negative"),
     ],
 )

@@ -7,10 +7,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-# A Newton step larger than this in a logarithm is not trusted: the path is re-entered with a shorter stride.
+# A Newton step larger than this in a logarithm is not trusted: the path is re-entered with a stride of a third.
 _TRUST = 0.5
-# First stride, one decade of regularization; later ones adapt to the size of the Newton steps.
-_STRIDE = 2.3
+# First stride, one decade of regularization. After a Newton step below the first number strides double, below the
+# second they grow a little, above it they shrink: 8 steps a problem in the median. Only their number depends on these.
+_STRIDE, _SMALL, _MIDDLING = 2.3, 0.05, 0.2
+# A step below rounding ends the solve; so does one that no longer shrinks, once it is this small.
+_ROUNDING, _STALLED = 1e-14, 1e-8
+# Steps of `settle`: at most this long, until this short, which its starts reached after 20 at most.
+_LONGEST, _SHORTEST, _SETTLE_STEPS = 0.5, 1e-13, 60
 
 
 class Model(NamedTuple):
@@ -20,6 +25,7 @@ class Model(NamedTuple):
         name: for messages.
         scale: the forecast is sigma(scale w.x).
         start: logarithms of the unknowns at infinite regularization.
+        far: eta, gamma and tau there.
         residual: `(unknowns, lam, *theta)` to log(right sides) - log(left sides), `(d,)`.
         linearize: the same arguments to the residual, its derivatives in the unknowns `(d, d)` and in log(lam) `(d,)`:
             what automatic differentiation gives, several times faster.
@@ -34,6 +40,7 @@ class Model(NamedTuple):
     name: str
     scale: float
     start: tuple[float, ...]
+    far: tuple[float, float, float]
     residual: Callable
     linearize: Callable
     readout: Callable
@@ -53,6 +60,11 @@ class Point(NamedTuple):
     kappa: jax.Array
     mean: jax.Array
     variance: jax.Array
+
+    @property
+    def alignment(self) -> jax.Array:
+        """a = 2 m / sqrt(v)."""
+        return 2 * self.mean / jnp.sqrt(self.variance)
 
 
 class _Path(NamedTuple):
@@ -76,8 +88,7 @@ def newton(linearize: Callable, point, lam) -> tuple[jax.Array, jax.Array]:
 
 
 def follow(linearize: Callable, start: tuple[float, ...], begin, end, target_lam, max_steps: int) -> tuple:
-    """Trace the root of the equations behind `linearize(point, lam)` from log(lam) = `begin` down to `end`, where
-    `target_lam` takes over.
+    """Trace the root of the equations from log(lam) = `begin` down to `end`, where lam becomes `target_lam`.
 
     One Newton step a point, an Euler predictor between points, strides that grow while the steps stay small. At the end
     Newton runs until a step is below rounding or stops shrinking.
@@ -95,8 +106,8 @@ def follow(linearize: Callable, start: tuple[float, ...], begin, end, target_lam
         trusted = size < _TRUST  # False for NaN
         arrived = trusted & (path.place == end)
         # rounding in the equations may keep the steps from ever becoming zero
-        done = arrived & ((size < 1e-14) | ((size < 1e-8) & (size >= path.size / 2)))
-        growth = jnp.where(size < 0.05, 2.0, jnp.where(size < 0.2, 1.2, 0.8))
+        done = arrived & ((size < _ROUNDING) | ((size < _STALLED) & (size >= path.size / 2)))
+        growth = jnp.where(size < _SMALL, 2.0, jnp.where(size < _MIDDLING, 1.2, 0.8))
         stride = path.stride * jnp.where(trusted, growth, jnp.where(path.entered, 1 / 3, 1.0))
         point = jnp.where(trusted, path.point + step, path.accepted)
         place = jnp.where(trusted, path.place, path.accepted_place)
@@ -171,8 +182,8 @@ def implicit(residual: Callable, solve: Callable) -> Callable:
     return root
 
 
-def settle(linearize: Callable, start, steps: int = 60) -> jax.Array:
-    """Root by Newton's method with steps of at most 1/2, from a start that is known to be near.
+def settle(linearize: Callable, start) -> jax.Array:
+    """Root by Newton's method with short steps, from a start that is known to be near.
 
     `linearize(point)` gives the residual and its Jacobian.
     """
@@ -181,8 +192,18 @@ def settle(linearize: Callable, start, steps: int = 60) -> jax.Array:
         point, _, count = state
         value, jacobian = linearize(point)
         step = -solve_small(jacobian, value[:, None])[:, 0]
-        return point + jnp.clip(step, -0.5, 0.5), jnp.max(jnp.abs(step)), count + 1
+        return point + jnp.clip(step, -_LONGEST, _LONGEST), jnp.max(jnp.abs(step)), count + 1
 
     first = (start, jnp.inf + 0.0 * jnp.sum(start), 0)
     # NaN ends the loop
-    return lax.while_loop(lambda s: (s[1] > 1e-13) & (s[2] < steps), body, first)[0]
+    return lax.while_loop(lambda s: (s[1] > _SHORTEST) & (s[2] < _SETTLE_STEPS), body, first)[0]
+
+
+def with_jacobian(residual: Callable) -> Callable:
+    """The form that `settle` wants, by differentiation."""
+
+    def linearize(point):
+        jacobian, value = jax.jacfwd(lambda p: (residual(p),) * 2, has_aux=True)(point)
+        return value, jacobian
+
+    return linearize

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import jax
 
 from jaxcal.losses import ProperLoss, log_loss
+from jaxcal.status import check_status
 from theory.continuation import Model
 from theory.fixed_point import solve
+from theory.gaussian import check_options
 from theory.limits import separation
 from theory.logistic import LOGISTIC
 from theory.precision import in_float64
@@ -31,6 +33,10 @@ class LearningCurve:
     refinement: jax.Array
     error_rate: jax.Array
     status: jax.Array
+
+    def check(self) -> None:
+        """Raise `ValueError` with a written message if any lane failed."""
+        check_status(self.status)
 
 
 @in_float64
@@ -65,6 +71,7 @@ def learning_curve(
         >>> print(curve.calibration, curve.refinement)
         [0.05531449 0.00170033 0.07428951] [0.59611297 0.57666031 0.56059961]
     """
+    check_options(loss, squeeze)
     solution = solve(find_model(model), regularizations, ratio, separation(bayes_error, spectrum), spectrum)
     parts = solution.decompose(loss=loss, squeeze=squeeze)
     return LearningCurve(parts.risk, parts.calibration, parts.refinement, parts.error_rate, solution.status)

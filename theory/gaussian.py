@@ -10,8 +10,8 @@ import numpy as np
 from jax import lax
 from jax.scipy.special import ndtr
 
-from jaxcal.losses import ProperLoss, log_loss
-from theory.precision import as_reals, in_float64, inside_trace
+from jaxcal.losses import ProperLoss, log_loss, require_loss
+from theory.precision import as_reals, in_float64, inside_trace, nan_unless
 
 # Beyond 9.2 standard deviations lies 1e-20 of a Gaussian. With 400 nodes (an even number: none where the score changes
 # sign) every reference value is met to 1e-13 for norms from 1e-6 to 1e12. With an intercept or unequal priors forecast
@@ -78,10 +78,7 @@ def gaussian_decomposition(
 
     Source: Berta et al. (2025), Propositions 6.1 and 6.2, Remark 6.3.
     """
-    if not isinstance(loss, ProperLoss):
-        raise TypeError(f"loss must be a jaxcal.ProperLoss, got {loss!r}")
-    if not 0 < squeeze <= 1:
-        raise ValueError(f"squeeze must lie in (0, 1], got {squeeze}")
+    check_options(loss, squeeze)
     centred = isinstance(intercept, float) and isinstance(prior, float) and intercept == 0 and prior == 0.5
     names = ("alignment", "norm", "intercept", "prior")
     arrays = [as_reals(x, name) for x, name in zip((alignment, norm, intercept, prior), names, strict=True)]
@@ -96,10 +93,17 @@ def gaussian_decomposition(
     return result
 
 
+def check_options(loss, squeeze) -> None:
+    """Raise for what is not a proper loss or a squeeze."""
+    require_loss(loss)
+    if not 0 < squeeze <= 1:
+        raise ValueError(f"squeeze must lie in (0, 1], got {squeeze}")
+
+
 @jax.jit(static_argnums=(0, 1, 2))
 def _decompose(loss, squeeze, centred, alignment, norm, intercept, prior):
     ok = jnp.isfinite(alignment) & (norm >= 0) & jnp.isfinite(intercept) & (prior > 0) & (prior < 1)
-    shape = ok.shape
+    shape, received = ok.shape, alignment + norm + intercept + prior
     a, norm, b, prior = (
         jnp.broadcast_to(jnp.where(ok, x, safe), shape)
         for x, safe in ((alignment, 1.0), (norm, 1.0), (intercept, 0.0), (prior, 0.5))
@@ -122,7 +126,7 @@ def _decompose(loss, squeeze, centred, alignment, norm, intercept, prior):
     turn = jnp.where(some, a / safe * b, jnp.where(b == 0, 0.0, a * nowhere))
     offset = jnp.log(prior) - jnp.log1p(-prior) - turn
     fields = (calibration + refinement, calibration, refinement, error, slope, offset)
-    return GaussianDecomposition(*(jnp.where(ok, x, jnp.nan) for x in fields))
+    return nan_unless(ok, GaussianDecomposition(*fields), received)
 
 
 def balanced(loss, squeeze, a, norm, nodes: int | None = None):
@@ -131,7 +135,9 @@ def balanced(loss, squeeze, a, norm, nodes: int | None = None):
 
 
 def _expectations(loss, squeeze, centred, nodes, a, norm, b, prior):
+    """E d(f, C) and E e(C), elementwise, by the trapezoid rule in a map of t that is dense where the forecast turns."""
     a, norm, b, prior = (x[..., None] for x in (a, norm, b, prior))
+    # flatter forecasts turn so slowly that the place does not matter
     place = jnp.zeros_like(a) if centred else -b / jnp.maximum(norm, 1e-3)
     # losses bend over 1/norm and 1/a: t = place + width sinh(node) resolves that and reaches the tails with few nodes
     width = 1 / jnp.maximum(1, jnp.maximum(jnp.abs(a), jnp.minimum(norm, 1e12)) / 2)

@@ -1,6 +1,7 @@
 """Many problems at once: one compiled function for a lane, run over lanes in chunks of a few fixed sizes."""
 
 import math
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,8 +15,10 @@ from theory.precision import inside_trace
 # Lanes that share a loop: enough to amortize its overhead, few enough that the slowest holds up only these. A call is
 # filled up to one of these sizes, so that the number of problems makes at most four compilations.
 _SIZES = (1, 8, 24, 64)
-# Chunks that run at the same time: the loops inside a compiled lane use one core.
-_THREADS = 2
+# Atoms of all lanes of a chunk: 2 MB an array, of which a Newton step holds about ten.
+_CHUNK_ATOMS = 2**18
+# Chunks that run at the same time, since the loops inside a compiled lane use one core; more than 8 wait for memory.
+_THREADS = min(8, os.cpu_count() or 1)
 
 
 def over_lanes(function: Callable, static: tuple, arrays: tuple, spectrum) -> tuple:
@@ -39,16 +42,19 @@ def over_lanes(function: Callable, static: tuple, arrays: tuple, spectrum) -> tu
     if batched:
         lanes = (*lanes, spectrum.lanes(shape, np))
     count = max(math.prod(shape), 1)
-    size = next((s for s in _SIZES if s >= count), _SIZES[-1])
+    sizes = _sizes(spectrum)
+    size = next((s for s in sizes if s >= count), sizes[-1])
     # an empty batch is filled with ones, for the dtypes of the result
     if math.prod(shape) == 0:
         lanes = jax.tree.map(lambda x: np.ones((1, *x.shape[1:])), lanes)
     starts = range(0, count, size)
 
+    device = jax.config.jax_default_device
+
     def run(start):
         rows = np.minimum(np.arange(start, start + size), count - 1)
         chunk = jax.tree.map(lambda x: x[rows], lanes)
-        with jax.enable_x64(True):  # a thread starts without the caller's context
+        with jax.enable_x64(True), jax.default_device(device):  # a thread starts without the caller's context
             result = _chunk(function, static, batched, chunk, None if batched else spectrum)
             return jax.tree.map(np.asarray, result)
 
@@ -59,6 +65,11 @@ def over_lanes(function: Callable, static: tuple, arrays: tuple, spectrum) -> tu
             parts = list(pool.map(run, starts))
     whole = (np.concatenate(column)[: math.prod(shape)].reshape(shape) for column in zip(*parts, strict=True))
     return tuple(jnp.asarray(x) for x in whole)
+
+
+def _sizes(spectrum) -> tuple[int, ...]:
+    """The sizes of chunks that fit the spectrum's number of atoms."""
+    return tuple(s for s in _SIZES if s == 1 or s * spectrum.num_atoms <= _CHUNK_ATOMS)
 
 
 @jax.jit(static_argnums=(0, 1, 2))
@@ -80,7 +91,7 @@ def _traced(function, static, arrays, spectrum, shape):
     batched = spectrum.batch_shape != ()
     if batched:
         lanes = (*lanes, spectrum.lanes(shape, jnp))
-    count, size = math.prod(shape), _SIZES[-1]
+    count, size = math.prod(shape), _sizes(spectrum)[-1]
     if count <= size:
         result = _chunk(function, static, batched, lanes, None if batched else spectrum)
     else:

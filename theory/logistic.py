@@ -5,14 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from theory import max_margin
 from theory.continuation import Model, Point
 from theory.fixed_point import solve
-from theory.limits import max_margin_guess, max_margin_readout, max_margin_residual, moments, threshold
+from theory.limits import threshold
+from theory.max_margin import moments
 from theory.precision import in_float64
 from theory.solution import Solution
 
 # 320 trapezoid nodes under the map of `_nodes` give the integrals to 1e-13 (against 20,000 nodes, 3,000 random points)
-# for kappa from 1e-6 to 1e12 and standard deviations from 0.1 to 3e5; 256 nodes give 3e-10 in the worst case.
+# for kappa from 1e-6 to 1e12 and standard deviations from 0.1 to 3e5; 256 nodes, or a stretch of 1.5 or 5, give 3e-11
+# or worse.
 _NODES = 320
 _STRETCH = 3.0
 # Twice the exponent at which an integrand is dropped: exp(-42.3) = 4e-19.
@@ -174,12 +177,13 @@ LOGISTIC = Model(
     name="logistic",
     scale=1.0,
     start=(np.log(0.5), np.log(0.25), np.log(0.25)),
+    far=(0.5, 0.25, 0.25),
     residual=_residual,
     linearize=_linearize,
     readout=_readout,
     edge=threshold,
-    limit_start=max_margin_guess,
-    limit_residual=max_margin_residual,
-    limit_readout=max_margin_readout,
+    limit_start=max_margin.guess,
+    limit_residual=max_margin.residual,
+    limit_readout=max_margin.readout,
     limit_is_estimate=False,
 )

@@ -10,11 +10,11 @@ from jax import lax
 
 from jaxcal.losses import ProperLoss, log_loss
 from jaxcal.solvers import bracketed_root
-from jaxcal.status import Status
+from jaxcal.status import Status, check_status
 from theory.continuation import Model, newton
 from theory.curves import find_model
-from theory.fixed_point import alignment_and_norm_at_zero, path_begin
-from theory.gaussian import balanced
+from theory.fixed_point import alignment_and_norm_at_zero, path_begin, standardize
+from theory.gaussian import balanced, check_options
 from theory.lanes import over_lanes
 from theory.limits import alignment_at_infinity, separation
 from theory.precision import as_reals, in_float64, inside_trace
@@ -33,8 +33,8 @@ _VALLEYS = 2
 # The tangent is that of the point before the last Newton step, so that step should be small; where norms diverge,
 # rounding keeps it from becoming so.
 _CLOSE, _ARRIVED = 1e-9, 1e-6
-_MAX_NEWTON = 25
-_MAX_ROOT_STEPS = 40
+# Three Newton steps and eight root steps are usual.
+_MAX_NEWTON, _MAX_ROOT_STEPS = 25, 40
 # Slopes in log(lambda) below this are rounding.
 _FLAT = 1e-13
 # An end of the path wins over a minimum inside it that is not lower by more than rounding.
@@ -68,6 +68,10 @@ class Minimizers:
     num_calibrated: jax.Array
     status: jax.Array
 
+    def check(self) -> None:
+        """Raise `ValueError` with a written message if any problem failed."""
+        check_status(self.status)
+
 
 @in_float64
 def minimizers(
@@ -100,10 +104,7 @@ def minimizers(
     Source: Berta et al. (2025), Section 7.
     """
     found = find_model(model)
-    if not isinstance(loss, ProperLoss):
-        raise TypeError(f"loss must be a jaxcal.ProperLoss, got {loss!r}")
-    if not 0 < squeeze <= 1:
-        raise ValueError(f"squeeze must lie in (0, 1], got {squeeze}")
+    check_options(loss, squeeze)
     ratio, c = as_reals(ratio, "ratio"), separation(bayes_error, spectrum)
     if inside_trace(ratio, c):
         raise TypeError("minimizers is computed eagerly; call it outside jit, vmap and grad (arguments broadcast)")
@@ -174,7 +175,7 @@ class _Functions:
 
         def shape(point, place):
             found = self.model.readout(point, jnp.exp(place), *self.theta)
-            return 2 * found.mean / jnp.sqrt(found.variance), self.model.scale * jnp.sqrt(found.variance)
+            return found.alignment, self.model.scale * jnp.sqrt(found.variance)
 
         (alignment, norm), slopes = jax.jvp(shape, (point, place), (tangent, jnp.ones_like(place)))
         values, slopes = jax.jvp(lambda a, n: self.losses(a, n, nodes), (alignment, norm), slopes)
@@ -213,10 +214,8 @@ class _Brackets(NamedTuple):
 def _lane(model, loss, squeeze, ratio, c, valid, values, weights):
     valid = valid & (ratio > 0) & (ratio < jnp.inf) & (c >= 0)
     blank = c == 0
-    ratio, c = jnp.where(valid, ratio, 1.0), jnp.where(valid & ~blank, c, 1.0)
-    values, weights = jnp.where(valid, values, 1.0), jnp.where(valid, weights, 1 / values.shape[-1])
-    unit = jnp.sum(weights * values)  # lambda in units of the mean eigenvalue, until the end
-    functions = _Functions(model, loss, squeeze, (ratio, c**2 / unit, values / unit, weights))
+    theta, unit = standardize(ratio, jnp.where(blank, 1.0, c), valid, values, weights)  # lambda is in units of it
+    functions = _Functions(model, loss, squeeze, theta)
     path = _trace(functions)
     brackets = _bracket(path)
     place, height, converged = _refine(functions, path, brackets)
@@ -228,10 +227,10 @@ def _lane(model, loss, squeeze, ratio, c, valid, values, weights):
     failed = (path.last < _STEPS - 1) | overlooked | jnp.any(brackets.real & ~converged) | unsure
     signs = path.descents[:, 3] < 0
     count = jnp.sum((signs[:-1] != signs[1:]) & path.reached[1:])
-    best = best.at[2].set(balanced(loss, squeeze, jnp.exp(-best[2]), jnp.ones_like(c))[1])
+    best = best.at[2].set(balanced(loss, squeeze, jnp.exp(-best[2]), jnp.ones_like(unit))[1])
 
     # without a signal the best forecast is 1/2, everywhere equally refined
-    flat = balanced(loss, squeeze, 0.0 * c, 0.0 * c)[1]
+    flat = balanced(loss, squeeze, jnp.zeros_like(unit), jnp.zeros_like(unit))[1]
     best = jnp.where(blank, jnp.stack([flat, 0.0 * flat, flat]), best)
     where = jnp.where(blank, jnp.inf, where)
     status = jnp.where(failed, Status.NOT_CONVERGED, Status.CONVERGED)

@@ -42,6 +42,12 @@ def inside_trace(*values) -> bool:
 def as_reals(value, name: str) -> jax.Array:
     """The caller's numbers in float64."""
     array = value if isinstance(value, jax.Array) else np.asarray(value)
-    if array.dtype.kind not in "iuf":
+    if not (jnp.issubdtype(array.dtype, jnp.floating) or jnp.issubdtype(array.dtype, jnp.integer)):
         raise TypeError(f"{name} must be real numbers, got dtype {array.dtype}")
     return jnp.asarray(array, float)
+
+
+def nan_unless(ok, values, *received):
+    """`values` where `ok`, elsewhere NaN with NaN derivatives in what was `received`; good lanes see nothing of it."""
+    poison = jnp.where(ok, 0.0, jnp.nan) * jnp.where(ok, 0.0, sum(received))
+    return jax.tree.map(lambda x: jnp.where(ok, x, jnp.nan) + poison, values)

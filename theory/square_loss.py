@@ -17,8 +17,9 @@ def solve_ridge(regularization, ratio, separation, spectrum) -> Solution:
 
         tau (1 + r E[s / (lambda + tau s)]) = 1,    kappa = 1/tau - 1,
 
-    the direction is that of `theory.solve_lda`, and w is shorter by eta = 1 / (1 + kappa + c^2 E[1 / (lambda + tau
-    s)]). The posterior of the labels that the model stands for is sigma(2 w.x); `Solution.scale` is 2.
+    the direction is that of `theory.solve_lda`, and w is shorter by the factor
+    eta = 1 / (1 + kappa + c^2 E[1 / (lambda + tau s)]). The posterior of the labels that the model stands for is
+    sigma(2 w.x); `Solution.scale` is 2.
 
     Args:
         regularization: lambda >= 0; at 0 least squares for ratio < 1 and the interpolator of minimal norm for ratio > 1
@@ -118,26 +119,25 @@ def _limit_residual(unknowns, ratio, signal, values, weights):
 
 
 def _limit_moments(unknowns, ratio, signal, values, weights):
-    """Mean and variance of the LDA direction times lambda, both divided by 1 + its mean for ridge."""
+    """Mean, variance and alignment of the LDA direction times lambda; ridge divides it by 1 + its mean."""
     theta = jnp.exp(unknowns[0])
     inverse = 1 / (1 + theta * values)
     mean = signal * theta * jnp.sum(weights * inverse)
     spread = jnp.sum(weights * values * inverse**2)
     variance = theta * (signal * spread + ratio * jnp.sum(weights * (values * inverse) ** 2)) / (ratio * spread)
-    return mean, variance
+    return mean, variance, 2 * mean / jnp.sqrt(variance)
 
 
 def _limit_lda(unknowns, *theta):
-    mean, variance = _limit_moments(unknowns, *theta)
+    mean, _, alignment = _limit_moments(unknowns, *theta)
     inf = jnp.full_like(mean, jnp.inf)
-    return Point(jnp.ones_like(mean), inf, jnp.zeros_like(mean), inf, inf, inf), 2 * mean / jnp.sqrt(variance)
+    return Point(jnp.ones_like(mean), inf, jnp.zeros_like(mean), inf, inf, inf), alignment
 
 
 def _limit_ridge(unknowns, *theta):
-    mean, variance = _limit_moments(unknowns, *theta)
+    mean, variance, alignment = _limit_moments(unknowns, *theta)
     zero, inf = jnp.zeros_like(mean), jnp.full_like(mean, jnp.inf)
-    point = Point(zero, zero, zero, inf, mean / (1 + mean), variance / (1 + mean) ** 2)
-    return point, 2 * mean / jnp.sqrt(variance)
+    return Point(zero, zero, zero, inf, mean / (1 + mean), variance / (1 + mean) ** 2), alignment
 
 
 def _model(name, readout, limit_readout, limit_is_estimate):
@@ -145,6 +145,7 @@ def _model(name, readout, limit_readout, limit_is_estimate):
         name=name,
         scale=2.0,
         start=(0.0,),
+        far=(1.0, 1.0, 1.0),
         residual=_residual,
         linearize=_linearize,
         readout=readout,

@@ -19,14 +19,13 @@ import subprocess
 import sys
 import warnings
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import jaxcal
-from tests.benchmarks.timing import Timing, alternate, at_least, at_most, load, milliseconds, once, show
+from tests.benchmarks.timing import Timing, alternate, at_least, at_most, milliseconds, once, run_sections, show
 
 SIZES = {"10k x 10": (10_000, 10), "50k x 100": (50_000, 100), "50k x 1000": (50_000, 1000)}
 SPEEDUP = {"10k x 10": 10, "50k x 100": 6, "50k x 1000": 10}
@@ -292,23 +291,7 @@ def import_time() -> None:
 SECTIONS = {"passes": passes, "peers": against_peers, "epochs": epochs, "memory": memory, "import": import_time}
 
 
-def main(names: list[str]) -> None:
-    unknown = sorted(set(names) - set(SECTIONS))
-    if unknown:
-        sys.exit(f"unknown section {', '.join(unknown)}; choose from {', '.join(SECTIONS)}")
+if __name__ == "__main__":
     os.environ["OMP_NUM_THREADS"] = str(THREADS)  # read by the peers when they are imported, in their sections
     warnings.filterwarnings("ignore", module="torch|sklearn|netcal|probmetrics|torchmin|gpytorch|pyro")
-    versions = []
-    for package in ("jax", "jaxlib", "scikit-learn", "probmetrics", "torch", "netcal", "numpy"):
-        try:
-            versions.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            versions.append(f"{package} not installed")
-    print(", ".join(versions))
-    print(f"{jax.devices()[0].platform}, x64 {'on' if jax.config.jax_enable_x64 else 'off'}, {load()}")
-    for name in names or SECTIONS:
-        SECTIONS[name]()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_sections(SECTIONS, sys.argv[1:], ("jax", "jaxlib", "scikit-learn", "probmetrics", "torch", "netcal", "numpy"))

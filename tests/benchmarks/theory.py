@@ -8,14 +8,12 @@ minimizers are points of a grid. Times are wall-clock, warm, float64, eager call
 """
 
 import sys
-import time
 from functools import partial
 
-import jax
 import numpy as np
 
 import theory
-from tests.benchmarks.timing import alternate, at_most, milliseconds, once, show
+from tests.benchmarks.timing import alternate, at_most, milliseconds, once, run_sections, show
 
 LAMBDAS = 10 ** np.linspace(0, -3, 20, endpoint=False)
 RATIOS = 10 ** np.linspace(-1, 1, 21)
@@ -80,8 +78,4 @@ def sweep() -> None:
 
 
 if __name__ == "__main__":
-    started = time.perf_counter()
-    sections = {"curve": curve, "map": map, "sweep": sweep}
-    for section in sys.argv[1:] or sections:
-        sections[section]()
-    print(f"\njax {jax.__version__}, {time.perf_counter() - started:.0f} s")
+    run_sections({"curve": curve, "map": map, "sweep": sweep}, sys.argv[1:], ("jax", "jaxlib", "numpy"))

@@ -18,14 +18,13 @@ import contextlib
 import sys
 import warnings
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit
 
-from tests.benchmarks.timing import Timing, alternate, at_least, at_most, load, once, show
+from tests.benchmarks.timing import Timing, alternate, at_least, at_most, once, run_sections, show
 from theory import simulation
 from theory.limits import separation
 from theory.logistic import solve_logistic
@@ -182,22 +181,6 @@ def limits() -> None:
 SECTIONS = {"fits": fits, "hard": hard, "memory": memory, "limits": limits}
 
 
-def main(names: list[str]) -> None:
-    unknown = sorted(set(names) - set(SECTIONS))
-    if unknown:
-        sys.exit(f"unknown section {', '.join(unknown)}; choose from {', '.join(SECTIONS)}")
-    warnings.filterwarnings("ignore", module="sklearn")
-    versions = []
-    for package in ("jax", "jaxlib", "scikit-learn", "numpy", "scipy"):
-        try:
-            versions.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            versions.append(f"{package} not installed")
-    print(", ".join(versions))
-    print(f"{jax.devices()[0].platform}, x64 {'on' if jax.config.jax_enable_x64 else 'off'}, {load()}")
-    for name in names or SECTIONS:
-        SECTIONS[name]()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    warnings.filterwarnings("ignore", module="sklearn")
+    run_sections(SECTIONS, sys.argv[1:], ("jax", "jaxlib", "scikit-learn", "numpy", "scipy"))

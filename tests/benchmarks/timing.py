@@ -3,8 +3,10 @@
 import contextlib
 import gc
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -126,3 +128,20 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], notes
     for note in (*notes, load()):
         print(f"  {note}")
     print(end="", flush=True)
+
+
+def run_sections(sections: Mapping[str, Callable], names: Sequence[str], packages: Sequence[str]) -> None:
+    """Run the named sections of a benchmark, or all, under a line of versions."""
+    unknown = sorted(set(names) - set(sections))
+    if unknown:
+        sys.exit(f"unknown section {', '.join(unknown)}; choose from {', '.join(sections)}")
+    versions = []
+    for package in packages:
+        try:
+            versions.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            versions.append(f"{package} not installed")
+    print(", ".join(versions))
+    print(f"{jax.devices()[0].platform}, x64 {'on' if jax.config.jax_enable_x64 else 'off'}, {load()}")
+    for name in names or sections:
+        sections[name]()
