@@ -370,10 +370,18 @@ def test_one_eigenvalue_in_a_column_is_a_spectrum(tmp_path, calls):
     assert main(["map", "--eigenvalues", str(tmp_path / "s.npy"), "--ratios", "1", "--bayes-errors", "0.1"]) == 0
 
 
-def test_an_eigenvalue_table_has_one_column(tmp_path, capsys):
-    (tmp_path / "s.csv").write_text("a,b\n1,2\n")
-    assert main(["curve", "--eigenvalues", str(tmp_path / "s.csv")]) == 2
-    assert "a .csv with one column" in capsys.readouterr().err
+def test_an_eigenvalue_table_has_one_column_or_a_second_of_weights(tmp_path, capsys):
+    (tmp_path / "three.csv").write_text("a,b,c\n1,2,3\n")
+    assert main(["curve", "--eigenvalues", str(tmp_path / "three.csv")]) == 2
+    assert "with one column or a second one of weights" in capsys.readouterr().err
+    (tmp_path / "repeated.csv").write_text("s\n3\n1\n1\n1\n")
+    (tmp_path / "weighted.csv").write_text("3,1\n1,3\n")
+    np.save(tmp_path / "weighted.npy", [[1.0, 3.0], [3.0, 1.0]])
+    printed = []
+    for name in ("repeated.csv", "weighted.csv", "weighted.npy"):
+        assert main(["curve", "--eigenvalues", str(tmp_path / name), "--lambdas", "0", "-3", "3"]) == 0
+        printed.append([line for line in capsys.readouterr().out.splitlines() if "eigenvalues" not in line])
+    assert printed[0] == printed[1] == printed[2]
 
 
 @pytest.mark.parametrize("command", ["curve", "map"])

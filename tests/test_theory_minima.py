@@ -188,3 +188,11 @@ def test_learning_curve_of_figure_7():
     np.testing.assert_allclose(curve.refinement, refinement, atol=6e-10)
     np.testing.assert_allclose(curve.error_rate, error, atol=6e-10)
     np.testing.assert_allclose(curve.risk, curve.calibration + curve.refinement, rtol=1e-15)
+
+
+def test_curves_that_fail_are_nan_with_a_status():
+    curve = theory.learning_curve(0.0, ratio=1.0, bayes_error=0.1, spectrum=UNIFORM, model="ridge")
+    assert np.isnan(curve.risk) and curve.status == Status.NOT_CONVERGED
+    with pytest.raises(ValueError, match="NOT_CONVERGED"):
+        curve.check()
+    assert theory.learning_curve([], ratio=0.5, bayes_error=0.1, spectrum=UNIFORM).risk.shape == (0,)

@@ -207,9 +207,17 @@ def test_many_bayes_errors_are_labelled_so_that_they_can_be_read():
     errors = np.linspace(0.01, 0.4, 40)
     ax = minimizer_map([1.0, 2.0], errors, decades(np.ones((40, 2))), ax=axes())
     assert len(ax.get_yticks()) <= 15
-    ax.figure.canvas.draw()
-    # less than a decade of ratios still has numbers
-    assert any(text.get_text() for text in ax.get_xticklabels(which="both"))
+
+
+def test_ratios_are_labelled_so_that_they_can_be_read():
+    def labels(ratios):
+        ax = minimizer_map(ratios, ERRORS, decades(np.ones((3, len(ratios)))), ax=axes())
+        ax.figure.canvas.draw()
+        return [text.get_text() for text in ax.get_xticklabels(which="both") if text.get_text()]
+
+    assert labels([0.3, 1.0, 7.0]) == ["0.3", "1", "7"]
+    assert {"0.1", "1", "10"} <= set(labels(np.geomspace(0.1, 10, 9)))
+    assert {"1", "2", "5"} <= set(labels(np.geomspace(0.9, 6, 9)))
 
 
 @pytest.mark.parametrize("place", ["constrained", "subplot", "axes"])

@@ -243,6 +243,8 @@ def _with(row, column, value):
             ValueError,
             "within every class",
         ),
+        ({"X": X * 1e160}, ValueError, "X must be rescaled"),
+        ({"X": X * 1e-160}, ValueError, "X must be rescaled"),
         ({"X": X, "num_atoms": 1}, ValueError, "num_atoms"),
         ({"X": X, "num_atoms": 20.0}, ValueError, "num_atoms"),
     ],

@@ -285,6 +285,7 @@ def test_one_failure_is_no_failure_of_the_others():
         ({"regularizations": [np.inf]}, ValueError, "regularizations must be"),
         ({"design": "fixed"}, ValueError, "design must be"),
         ({"loss": "log"}, TypeError, "loss must be a jaxcal.ProperLoss"),
+        ({"num_samples": 10**6, "ratio": 0.5}, ValueError, "needs 4000 GB; at most 32"),
     ],
 )
 def test_bad_input_is_named(options, error, message):

@@ -84,6 +84,24 @@ def test_ridge_with_identity_covariance_has_a_closed_form():
     np.testing.assert_allclose(theory.solve_ridge(lam, r, c, theory.DiscreteSpectrum([1.0])).tau, tau, rtol=1e-10)
 
 
+@pytest.mark.parametrize("ratio", [1 - 1e-6, 1 - 1e-12, 1.0, 1 + 1e-12, 1 + 1e-6, 2.0])
+@pytest.mark.parametrize("lam", [1e-120, 1e-60, 1e-30, 1e-12, 1e-3])
+def test_ridge_and_lda_around_interpolation(ratio, lam):
+    """Identity covariance, where tau solves a quadratic: mpmath with enough digits for its cancellation."""
+    c = 0.7
+    with mpmath.workdps(300):
+        r, t, c2 = mpmath.mpf(ratio), mpmath.mpf(lam), mpmath.mpf(c) ** 2
+        b = t + r - 1
+        tau = (-b + mpmath.sqrt(b * b + 4 * t)) / 2
+        h1, q1 = 1 / (t + tau), 1 / (t + tau) ** 2
+        mean, variance = c2 * h1, (c2 * q1 + r * q1) / (1 - r * tau**2 * q1)
+        factor = tau / (1 + tau * c2 * h1)
+        exact = [float(x) for x in (mean, variance, factor * mean, factor**2 * variance)]
+    identity = theory.DiscreteSpectrum([1.0])
+    lda, ridge = theory.solve_lda(lam, ratio, c, identity), theory.solve_ridge(lam, ratio, c, identity)
+    np.testing.assert_allclose([lda.mean, lda.variance, ridge.mean, ridge.variance], exact, rtol=1e-12)
+
+
 @pytest.mark.always_float64
 def test_maximum_likelihood_below_the_threshold():
     points = POINTS["mle_points"]
@@ -418,10 +436,24 @@ def test_derivatives_in_the_spectrum_without_regularization(solver):
 
 
 def test_failed_lanes_have_derivatives_nan():
+    """Forward and reverse alike, and nothing of it in the lanes that are right or in directions that play no part."""
     with jax.enable_x64(True):
-        lam = jnp.array([0.1, -1.0, 0.2])
-        slopes = jax.jit(jax.grad(lambda x: theory.solve_ridge(x, 0.5, 0.5, UNIFORM).mean[jnp.array([0, 2])].sum()))(
-            lam
-        )
-        assert jnp.isfinite(slopes[jnp.array([0, 2])]).all() and jnp.isnan(slopes[1])
-        assert jnp.isnan(jax.jit(jax.grad(lambda x: theory.solve_ridge(x, 0.5, 0.5, UNIFORM).mean))(-1.0))
+
+        def refinement(lam, r):
+            curve = theory.learning_curve(lam, ratio=r, bayes_error=0.1, spectrum=UNIFORM, model="ridge")
+            return curve.refinement
+
+        lam = jnp.array([0.01, -1.0])
+        forward, reverse = (jax.jit(d(lambda r: refinement(lam, r)))(0.5) for d in (jax.jacfwd, jax.jacrev))
+        assert jnp.isnan(forward).tolist() == jnp.isnan(reverse).tolist() == [False, True]
+        np.testing.assert_allclose(forward[0], reverse[0], rtol=1e-12)
+        alone = jax.jit(jax.grad(lambda r: refinement(lam[0], r)))(0.5)
+        np.testing.assert_allclose(forward[0], alone, rtol=1e-12)
+
+        def beyond(lam, r):  # at 0 on separable data only the slope in lambda is unknown
+            return theory.solve_logistic(lam, r, 0.4, UNIFORM).alignment
+
+        primal, slope_in_ratio = jax.jit(lambda: jax.jvp(beyond, (0.0, 0.8), (0.0, 1.0)))()
+        _, slope_in_lam = jax.jit(lambda: jax.jvp(beyond, (0.0, 0.8), (1.0, 0.0)))()
+        assert jnp.isnan(slope_in_lam) and jnp.isfinite(primal)
+        np.testing.assert_allclose(slope_in_ratio, jax.jit(jax.grad(beyond, argnums=1))(0.0, 0.8), rtol=1e-12)

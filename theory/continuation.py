@@ -26,7 +26,7 @@ class Model(NamedTuple):
         scale: the forecast is sigma(scale w.x).
         start: logarithms of the unknowns at infinite regularization.
         far: eta, gamma and tau there.
-        residual: `(unknowns, lam, *theta)` to log(right sides) - log(left sides), `(d,)`.
+        residual: `(unknowns, lam, *theta)` to the differences of the logarithms of both sides, `(d,)`.
         linearize: the same arguments to the residual, its derivatives in the unknowns `(d, d)` and in log(lam) `(d,)`:
             what automatic differentiation gives, several times faster.
         readout: `(unknowns, lam, *theta)` to `Point`.

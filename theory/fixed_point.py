@@ -11,7 +11,7 @@ from jaxcal.status import Status
 from theory.continuation import Model, Point, follow, implicit, settle, with_jacobian
 from theory.lanes import over_lanes
 from theory.limits import alignment_at_infinity
-from theory.precision import as_reals, inside_trace, nan_unless
+from theory.precision import as_reals, inside_trace, nan_unless, without_slope
 from theory.solution import Solution
 from theory.spectra import check_spectrum
 
@@ -158,6 +158,5 @@ def _at_zero(model: Model, unknowns, lam, given, beyond, theta: tuple) -> _State
     reached = Status.CONVERGED if model.limit_is_estimate else Status.AT_UPPER_BOUND
     status = jnp.where(residual < _RESIDUAL, reached, Status.NOT_CONVERGED)
     # the path reaches its limit with an infinite slope, or one that is not computed: its derivative is NaN, not 0
-    unknown_slope = 0.0 * jnp.sqrt(jnp.where(beyond, given, 1.0))
-    point, alignment = jax.tree.map(lambda x: x + unknown_slope, (point, alignment))
+    point, alignment = jax.tree.map(lambda x: x + without_slope(beyond, given), (point, alignment))
     return _State(point, alignment, status, residual)

@@ -31,8 +31,9 @@ class GaussianDecomposition:
     Attributes:
         risk, calibration, refinement: expected losses.
         error_rate: probability that forecast and label lie on different sides of 1/2.
-        slope, offset: the calibrated logit is slope * S + offset. Without intercept and with equal priors the offset is
-            0 and the slope a / norm is the inverse of the optimal temperature, so that temperature scaling is exact.
+        slope, offset: the calibrated logit is slope * S + offset (slope NaN if alignment and norm are 0). Without
+            intercept and with equal priors the offset is 0 and the slope a / norm is the inverse of the optimal
+            temperature, so that temperature scaling is exact.
     """
 
     risk: jax.Array
@@ -78,19 +79,24 @@ def gaussian_decomposition(
 
     Source: Berta et al. (2025), Propositions 6.1 and 6.2, Remark 6.3.
     """
+    result = decompose(alignment, norm, loss=loss, intercept=intercept, prior=prior, squeeze=squeeze)
+    if not inside_trace(result) and result.risk.size and np.all(np.isnan(result.error_rate)):
+        raise ValueError(
+            "alignment must be finite (below 1e100), norm >= 0, intercept finite and prior in (0, 1); "
+            f"got {alignment=}, {norm=}, {intercept=}, {prior=}"
+        )
+    return result
+
+
+def decompose(alignment, norm, *, loss, squeeze, intercept=0.0, prior=0.5) -> GaussianDecomposition:
+    """`gaussian_decomposition` whose invalid lanes are NaN even if there is no other."""
     check_options(loss, squeeze)
     centred = isinstance(intercept, float) and isinstance(prior, float) and intercept == 0 and prior == 0.5
     names = ("alignment", "norm", "intercept", "prior")
     arrays = [as_reals(x, name) for x, name in zip((alignment, norm, intercept, prior), names, strict=True)]
     if 0 in (shape := jnp.broadcast_shapes(*(x.shape for x in arrays))):
         return GaussianDecomposition(*[jnp.zeros(shape)] * 6)
-    result = _decompose(loss, float(squeeze), centred, *arrays)
-    if not inside_trace(result) and np.all(np.isnan(result.risk)):
-        raise ValueError(
-            "alignment must be finite, norm >= 0, intercept finite and prior in (0, 1); "
-            f"got alignment={alignment}, norm={norm}, intercept={intercept}, prior={prior}"
-        )
-    return result
+    return _decompose(loss, float(squeeze), centred, *arrays)
 
 
 def check_options(loss, squeeze) -> None:
@@ -102,7 +108,7 @@ def check_options(loss, squeeze) -> None:
 
 @jax.jit(static_argnums=(0, 1, 2))
 def _decompose(loss, squeeze, centred, alignment, norm, intercept, prior):
-    ok = jnp.isfinite(alignment) & (norm >= 0) & jnp.isfinite(intercept) & (prior > 0) & (prior < 1)
+    ok = (jnp.abs(alignment) < 1e100) & (norm >= 0) & jnp.isfinite(intercept) & (prior > 0) & (prior < 1)
     shape, received = ok.shape, alignment + norm + intercept + prior
     a, norm, b, prior = (
         jnp.broadcast_to(jnp.where(ok, x, safe), shape)

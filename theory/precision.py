@@ -48,6 +48,32 @@ def as_reals(value, name: str) -> jax.Array:
 
 
 def nan_unless(ok, values, *received):
-    """`values` where `ok`, elsewhere NaN with NaN derivatives in what was `received`; good lanes see nothing of it."""
-    poison = jnp.where(ok, 0.0, jnp.nan) * jnp.where(ok, 0.0, sum(received))
-    return jax.tree.map(lambda x: jnp.where(ok, x, jnp.nan) + poison, values)
+    """`values` where `ok`, elsewhere NaN with NaN derivatives in what was `received`."""
+    slope = without_slope(~ok, sum(received))
+    return jax.tree.map(lambda x: jnp.where(ok, x, jnp.nan) + slope, values)
+
+
+@jax.custom_jvp
+def without_slope(where, x):
+    """0, whose derivative in `x` is NaN `where` and 0 elsewhere, forward and reverse.
+
+    A zero tangent or cotangent stays zero, unlike under a product with NaN: a failed lane that takes no part spoils
+    nothing.
+    """
+    return _zero_like(where, x)
+
+
+def _zero_like(where, x):
+    # 0 computed from both: a constant would lack the batch axis of its tangent, which vmap of jvp does not mend
+    return jnp.where(where, 0.0, jnp.where(x == x, 0.0, 0.0))
+
+
+@without_slope.defjvp
+def _(primals, tangents):
+    where, x = primals
+
+    def mark(_, tangent):
+        return jnp.where(where & (tangent != 0), jnp.nan, 0.0)
+
+    # the one linear operation whose two directions JAX lets a caller define
+    return _zero_like(where, x), lax.custom_linear_solve(lambda v: v, tangents[1], mark, mark)

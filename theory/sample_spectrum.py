@@ -91,6 +91,9 @@ def _centred(X, labels):
     finite = np.isfinite(X).all(axis=1)
     if not finite.all():
         raise ValueError(f"X must be finite: row {int(np.argmin(finite))} holds NaN or inf")
+    largest = np.max(np.abs(X), initial=0.0)
+    if largest > 1e150 or 0 < largest < 1e-150:
+        raise ValueError(f"X must be rescaled: its largest entry is {largest:.3g}, whose square float64 does not hold")
     classes, group = _groups(labels, n)
     if n <= len(classes):
         raise ValueError(f"X must have more rows than classes: got n = {n} rows, {max(len(classes), 1)} class(es)")

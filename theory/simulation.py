@@ -29,6 +29,8 @@ _NEWTON_STEPS = 100
 _LINEAR_STEPS = 100
 # Newton's method in one variable from step length 1, which is within a factor of 2 of the best: converged after 4.
 _SEARCH_STEPS = 4
+# 32 GB; a few arrays of this size are held at a time.
+_LARGEST = 4 * 10**9
 
 
 @jax.tree_util.register_dataclass
@@ -140,6 +142,10 @@ def simulate(
         raise ValueError(f'design must be "quantile" or "random", got {design!r}')
     require_loss(loss)
     p = round(ratio * num_samples)
+    if num_samples * p > _LARGEST:
+        raise ValueError(
+            f"one data set of {num_samples} x {p} needs {8e-9 * num_samples * p:.0f} GB; at most 32 are allowed"
+        )
     return _simulate(key, num_samples, p, float(c), spectrum, lam, num_seeds, design, loss, on_seed)
 
 

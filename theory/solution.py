@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxcal.losses import ProperLoss, log_loss
 from jaxcal.status import check_status
-from theory.gaussian import GaussianDecomposition, gaussian_decomposition
+from theory.gaussian import GaussianDecomposition, decompose
 from theory.precision import in_float64
 
 
@@ -47,9 +47,7 @@ class Solution:
     @in_float64
     def decompose(self, *, loss: ProperLoss = log_loss, squeeze: float = 1.0) -> GaussianDecomposition:
         """Risk, calibration, refinement and error rate of the forecast, see `theory.gaussian_decomposition`."""
-        return gaussian_decomposition(
-            self.alignment, self.scale * jnp.asarray(self.norm, float), loss=loss, squeeze=squeeze
-        )
+        return decompose(self.alignment, self.scale * jnp.asarray(self.norm, float), loss=loss, squeeze=squeeze)
 
     def check(self) -> None:
         """Raise `ValueError` with a written message if any lane failed."""

@@ -73,19 +73,27 @@ def solve_lda(regularization, ratio, separation, spectrum) -> Solution:
     return solve(LDA, regularization, ratio, separation, spectrum)
 
 
+def _sides(tau, lam, ratio, values, weights):
+    """The equation as r E[lambda / (lambda + tau s)] + (1 - r)_+ = tau + (r - 1)_+.
+
+    Written as tau (1 + r E[s / (lambda + tau s)]) = 1 it loses tau to rounding where tau is small, which is near r = 1
+    and beyond. Both sides are sums of positive terms.
+    """
+    left = ratio * jnp.sum(weights * (lam / (lam + tau * values))) + jnp.maximum(1 - ratio, 0)
+    return left, tau + jnp.maximum(ratio - 1, 0)
+
+
 def _residual(unknowns, lam, ratio, signal, values, weights):
-    share = values / (lam + jnp.exp(unknowns[0]) * values)
-    return -jnp.log1p(ratio * jnp.sum(weights * share))[None] - unknowns
+    left, right = _sides(jnp.exp(unknowns[0]), lam, ratio, values, weights)
+    return (jnp.log(left) - jnp.log(right))[None]
 
 
 def _linearize(unknowns, lam, ratio, signal, values, weights):
     tau = jnp.exp(unknowns[0])
+    left, right = _sides(tau, lam, ratio, values, weights)
     inverse = 1 / (lam + tau * values)
-    share = values * inverse
-    whole = 1 + ratio * jnp.sum(weights * share)
-    slope = ratio * tau * jnp.sum(weights * share**2) / whole - 1
-    in_lam = ratio * lam * jnp.sum(weights * share * inverse) / whole
-    return (-jnp.log(whole) - unknowns[0])[None], slope[None, None], in_lam[None]
+    in_lam = ratio * jnp.sum(weights * (lam * inverse) * (tau * values * inverse)) / left
+    return (jnp.log(left) - jnp.log(right))[None], (-in_lam - tau / right)[None, None], in_lam[None]
 
 
 def _lda(unknowns, lam, ratio, signal, values, weights):

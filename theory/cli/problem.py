@@ -20,7 +20,8 @@ _MODEL_NAMES = {"logistic": "logistic regression", "ridge": "ridge regression", 
 LOSS_NAMES = {name: name.replace("-", " ").replace("brier", "Brier") for name in LOSSES}
 SPECTRUM_HELP = """\
 spectra: beta:A,B[,SHIFT] is the law of SHIFT + Beta(A, B), SHIFT 0.001 unless given. --eigenvalues reads those of the
-  covariance, equally weighted, from an .npy array or a .csv with one column (with or without a heading)."""
+  covariance from an .npy array or a .csv with one column (with or without a heading), equally weighted unless a second
+  column holds weights."""
 
 
 class Problem(NamedTuple):
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, several: bool) -> None:
     many = {"nargs": "+"} if several else {}
     default = "beta:1,5 beta:2,2 beta:5,1" if several else "beta:1,1"
     parser.add_argument("--spectrum", metavar="SPEC", **many, help=f"beta:A,B[,SHIFT] (default {default})")
-    parser.add_argument("--eigenvalues", metavar="FILE", **many, help=".npy or .csv of eigenvalues")
+    parser.add_argument("--eigenvalues", metavar="FILE", **many, help=".npy or .csv of eigenvalues (and weights)")
     parser.set_defaults(default_spectra=default.split())
     parser.add_argument("--model", choices=MODELS, default="logistic", help="default: logistic")
     parser.add_argument("--loss", choices=LOSSES, default="log", help="proper loss (default: log)")
@@ -116,15 +117,25 @@ def _eigenvalues(path: str) -> tuple[str, DiscreteSpectrum]:
         values = file.numbers(file.names[0])
         with suppress(ValueError):  # a table without a heading: its first eigenvalue was taken for one
             values = np.append(float(file.names[0]), values)
+    elif isinstance(file, files.TableFile) and len(file.names) == 2:
+        values = np.stack([file.numbers(name) for name in file.names], axis=-1)
+        with suppress(ValueError):
+            values = np.vstack([[float(name) for name in file.names], values])
     else:
-        raise UserError(f"{path}: eigenvalues are one .npy array or a .csv with one column")
+        raise UserError(f"{path}: eigenvalues are one .npy array or a .csv, with one column or a second one of weights")
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
+    weights = None
+    if values.ndim == 2 and values.shape[1] == 2:
+        values, weights = values.T
     if values.ndim != 1 or values.dtype.kind not in "iuf":
         raise UserError(f"{path}: eigenvalues are numbers with one axis, got {values.dtype} of shape {values.shape}")
-    values = np.sort(values.astype(np.float64))
+    order = np.argsort(values, kind="stable")
+    values = values[order].astype(np.float64)
+    weights = None if weights is None else weights[order].astype(np.float64)
+    contents = values.tobytes() + (b"" if weights is None else weights.tobytes())
     try:
-        spectrum = DiscreteSpectrum(values)
+        spectrum = DiscreteSpectrum(values, weights)
     except ValueError as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}") from error
-    return f"eigenvalues:{Path(path).name}#{hashlib.sha256(values.tobytes()).hexdigest()[:8]}", spectrum
+    return f"eigenvalues:{Path(path).name}#{hashlib.sha256(contents).hexdigest()[:8]}", spectrum

@@ -205,17 +205,22 @@ def _draw(ax, ratios, errors, values, quantity, limit):
         ax.contour(ratios, rows[1:] - 0.5, shown, levels=[0.0], colors=_GREY, linewidths=1.0)
     ax.set_xscale("log")
     ax.set_xlim(edges[0], edges[-1])
-    _ticks(ax, errors)
+    _ticks(ax, ratios, errors)
     return cells
 
 
-def _ticks(ax, errors):
-    """Decades of r in plain numbers; the Bayes error of every row, or of so many that they can be read."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+def _ticks(ax, ratios, errors):
+    """The ratios if they are few, else decades (or 1, 2, 5) in plain numbers; Bayes errors of as many rows as fit."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-    plain, (low, high) = FuncFormatter(lambda value, _: f"{value:.2g}"), ax.get_xlim()
-    ax.xaxis.set_major_formatter(plain)
-    ax.xaxis.set_minor_formatter(NullFormatter() if high > 20 * low else plain)  # over one decade some would be bare
+    if len(ratios) <= 7:
+        ax.set_xticks(ratios, [f"{r:.2g}" for r in ratios])
+        ax.xaxis.set_minor_locator(NullLocator())
+    else:
+        low, high = ax.get_xlim()
+        ax.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 20 * low else (1.0, 2.0, 5.0)))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))
+        ax.xaxis.set_minor_formatter(NullFormatter())
     step = -(-len(errors) // 15)
     ax.set_yticks(range(0, len(errors), step), [f"{e:.3g}" for e in errors[::step]], fontsize="small")
     ax.tick_params(axis="y", length=2)
