@@ -24,8 +24,12 @@ from jaxcal.losses import log_loss as log_loss
 from jaxcal.losses import risk as risk
 from jaxcal.losses import spherical_loss as spherical_loss
 from jaxcal.metrics import ReliabilityCurve as ReliabilityCurve
+from jaxcal.metrics import TestResult as TestResult
 from jaxcal.metrics import accuracy as accuracy
 from jaxcal.metrics import ece as ece
+from jaxcal.metrics import rank_ece as rank_ece
+from jaxcal.metrics import rank_ece_interval as rank_ece_interval
+from jaxcal.metrics import rank_ece_test as rank_ece_test
 from jaxcal.metrics import reliability_curve as reliability_curve
 from jaxcal.savage import proper_loss as proper_loss
 from jaxcal.status import Status as Status
@@ -40,6 +44,7 @@ __all__ = [
     "ReliabilityCurve",
     "Status",
     "TemperatureFit",
+    "TestResult",
     "accuracy",
     "binary_event",
     "binary_logits",
@@ -57,6 +62,9 @@ __all__ = [
     "logits_from_probs",
     "one_vs_rest",
     "proper_loss",
+    "rank_ece",
+    "rank_ece_interval",
+    "rank_ece_test",
     "reliability_curve",
     "risk",
     "select_epoch",

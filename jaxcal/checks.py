@@ -184,22 +184,22 @@ def explain_multiclass(logits, labels, weights=None, *, call: str) -> str:
     return f"{call}: the result is NaN (an overflow in dtype {np.asarray(logits).dtype}?)"
 
 
-def explain_events(probabilities, outcomes, weights=None, *, call: str, bounded: bool = True) -> str:
-    """As `explain_multiclass`, for `(probabilities, outcomes)`."""
+def find_event_fault(probabilities, outcomes, weights=None, *, bounded: bool = True) -> str | None:
+    """As `explain_multiclass`, for `(probabilities, outcomes)`; None if nothing is wrong with them."""
     p, y = (np.asarray(a).astype(np.float64) for a in (probabilities, outcomes))
     w = np.ones(p.shape) if weights is None else np.asarray(weights).astype(np.float64)
     if (~(w >= 0) | (w == np.inf)).any():
-        return f"{call}: weights must be finite and >= 0, got {first(w, ~(w >= 0) | (w == np.inf))}"
+        return f"weights must be finite and >= 0, got {first(w, ~(w >= 0) | (w == np.inf))}"
     if (w.sum(-1) == 0).all():
-        return f"{call}: weights are all zero, so there is nothing to average"
+        return "weights are all zero, so there is nothing to average"
     p, y, w = np.broadcast_arrays(p, y, w)
     bad = (~((p >= 0) & (p <= 1)) if bounded else ~np.isfinite(p)) & (w > 0)
     if bad.any():
-        return f"{call}: probabilities must be in [0, 1], got {first(p, bad)}"
+        return f"probabilities must be in [0, 1], got {first(p, bad)}"
     bad = ~((y == 0) | (y == 1)) & (w > 0)
     if bad.any():
-        return f"{call}: outcomes must be 0 or 1, got {first(y, bad)}"
-    return f"{call}: the result is NaN"
+        return f"outcomes must be 0 or 1, got {first(y, bad)}"
+    return None
 
 
 def _row(bad: np.ndarray) -> str:

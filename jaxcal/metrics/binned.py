@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcal import checks
+from jaxcal.metrics.events import as_events, report
 from jaxcal.solvers import argsort, segment_totals
 
 _NORMS = ("l1", "l2", "max")
@@ -60,30 +61,7 @@ def ece(
     if norm not in _NORMS:
         raise ValueError(f"norm must be one of {_NORMS}, got {norm!r}")
     p, y, weights = as_events(p, y, weights)
-    value = _ece(p, y, weights, bin_rule(bins, num_bins), norm)
-    if not checks.is_traced(value):
-        checks.raise_if_unusable(np.isnan(value), lambda: checks.explain_events(p, y, weights, call="ece"))
-    return value
-
-
-def as_events(p, y, weights):
-    """Static checks of a binary data set: probabilities and outcomes `(..., n)`."""
-    p = checks.as_floats(p, "p")
-    y = checks.as_array(y, "y")
-    if jnp.issubdtype(y.dtype, jnp.complexfloating):
-        raise TypeError(f"y must be 0 or 1, got dtype {y.dtype}")
-    if p.ndim == 0 or p.size == 0:
-        raise ValueError(f"p must have shape (..., n) and not be empty, got {p.shape}")
-    if y.ndim == 0 or y.shape[-1] != p.shape[-1]:
-        raise ValueError(
-            f"y must have shape (..., n) with the n of p, got p {p.shape} and y {y.shape}; "
-            "logits (n, k) become a binary event by jaxcal.top_label, class_wise or binary_event"
-        )
-    try:
-        rows = np.broadcast_shapes(p.shape, y.shape)
-    except ValueError as error:
-        raise ValueError(f"the leading axes of p {p.shape} and y {y.shape} do not broadcast") from error
-    return p, y, checks.as_weights(weights, rows, checks.compute_dtype(p), "p")
+    return report(_ece(p, y, weights, bin_rule(bins, num_bins), norm), p, y, weights, "ece")
 
 
 def bin_rule(bins, num_bins: int) -> tuple:

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jaxcal import checks
-from jaxcal.metrics.binned import as_events, bin_rule, bin_sums
+from jaxcal.metrics.binned import bin_rule, bin_sums
+from jaxcal.metrics.events import as_events, report
 
 _Z95 = 1.959963984540054  # 97.5 % point of the normal law
 
@@ -54,11 +53,7 @@ def reliability_curve(p, y, *, num_bins: int = 15, bins="width", weights=None) -
         Wilson, JASA 1927.
     """
     p, y, weights = as_events(p, y, weights)
-    curve = _curve(p, y, weights, bin_rule(bins, num_bins))
-    if not checks.is_traced(curve):
-        bad = checks.lanes(np.isnan(curve.count))
-        checks.raise_if_unusable(bad, lambda: checks.explain_events(p, y, weights, call="reliability_curve"))
-    return curve
+    return report(_curve(p, y, weights, bin_rule(bins, num_bins)), p, y, weights, "reliability_curve")
 
 
 @jax.jit(static_argnums=3)

@@ -8,6 +8,8 @@ from jaxcal.solvers.softmax import row_sums as row_sums
 from jaxcal.solvers.softmax import scaled as scaled
 from jaxcal.solvers.softmax import shifted as shifted
 from jaxcal.solvers.sort import argsort as argsort
+from jaxcal.solvers.sort import sort as sort
+from jaxcal.solvers.sums import run_totals as run_totals
 from jaxcal.solvers.sums import segment_totals as segment_totals
 from jaxcal.solvers.sums import total as total
 
@@ -18,8 +20,10 @@ __all__ = [
     "log_normalizer",
     "log_softmax",
     "row_sums",
+    "run_totals",
     "scaled",
     "segment_totals",
     "shifted",
+    "sort",
     "total",
 ]

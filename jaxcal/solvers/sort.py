@@ -1,4 +1,4 @@
-"""The one place that sorts."""
+"""The one place that sorts, and the one place that calls the host."""
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +18,51 @@ def argsort(values: jax.Array) -> jax.Array:
         [1, 2, 0]
     """
     values = lax.stop_gradient(values)
-    result = jax.ShapeDtypeStruct(values.shape, jnp.int32)
-
-    def on_host(x):
-        def call(array):
-            array = np.asarray(array)
-            if array.dtype.itemsize == 2:  # NumPy does not know that NaN of bfloat16 goes last
-                array = array.astype(np.float32)
-            return np.argsort(array, axis=-1, kind="stable").astype(np.int32)
-
-        return jax.pure_callback(call, result, x, vmap_method="broadcast_all")
 
     def on_device(x):
         return jnp.argsort(x, axis=-1, stable=True).astype(jnp.int32)
 
+    return _on_host_or_device(_stable_order, jnp.int32, on_device, values)
+
+
+def sort(keys: jax.Array) -> jax.Array:
+    """Ascending sort of the last axis, a constant for derivatives; on CPU NumPy's, as in `argsort`.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> sort(jnp.array([3, 1, 2])).tolist()
+        [1, 2, 3]
+    """
+    keys = lax.stop_gradient(keys)
+    return _on_host_or_device(lambda x: np.sort(x, axis=-1), keys.dtype, lambda x: jnp.sort(x, axis=-1), keys)
+
+
+def _on_host_or_device(host, dtype, on_device, values):
+    def on_host(x):
+        result = jax.ShapeDtypeStruct(x.shape, dtype)
+        return jax.pure_callback(lambda array: host(np.asarray(array)), result, x, vmap_method="broadcast_all")
+
     return lax.platform_dependent(values, cpu=on_host, default=on_device)
+
+
+def _stable_order(x: np.ndarray) -> np.ndarray:
+    """NumPy's stable argsort of floats is 5 times slower than its vectorized sort of (value, position) in one integer."""
+    keys = _ranks(x).astype(np.uint64) << np.uint64(32)
+    keys |= np.arange(x.shape[-1], dtype=np.uint64)
+    keys.sort(axis=-1)
+    return keys.astype(np.uint32).view(np.int32)
+
+
+def _ranks(x: np.ndarray) -> np.ndarray:
+    """Numbers in uint32 that are ordered as the values, equal for equal ones; NaN is the largest."""
+    if x.dtype.itemsize <= 4 and x.dtype.kind not in "iu":
+        # the bits of a float32, with -0 as 0 and one NaN
+        bits = np.where(np.isnan(x), np.float32(np.nan), x.astype(np.float32) + np.float32(0)).view(np.uint32)
+        return np.where(bits >> 31 == 1, ~bits, bits | np.uint32(1 << 31))
+    order = np.argsort(x, axis=-1)
+    ordered = np.take_along_axis(x, order, axis=-1)
+    new = np.zeros(x.shape, np.uint32)
+    new[..., 1:] = (ordered[..., 1:] != ordered[..., :-1]) & (ordered[..., :-1] == ordered[..., :-1])
+    ranks = np.empty(x.shape, np.uint32)
+    np.put_along_axis(ranks, order, np.cumsum(new, axis=-1, dtype=np.uint32), axis=-1)
+    return ranks

@@ -46,3 +46,24 @@ def segment_totals(values: jax.Array, segment: jax.Array, num_segments: int) -> 
 
     flat = jax.vmap(one)(values.reshape(-1, n), slot.reshape(-1, n))
     return flat.reshape(*values.shape[:-1], num_segments)
+
+
+def run_totals(values: jax.Array, run: jax.Array, num_runs: int) -> jax.Array:
+    """Sum of `values` over each run of equal `run` (non-decreasing from 0); `(..., n)` twice to `(..., num_runs)`.
+
+    The leading axes of both broadcast. Floats of a run longer than 256 are added in parts, for the rounding.
+    """
+    shape = jnp.broadcast_shapes(values.shape, run.shape)
+    n = shape[-1]
+    values, run = (jnp.broadcast_to(a, shape).reshape(-1, n) for a in (values, run))
+
+    def add(size):
+        return jax.vmap(lambda v, r: jnp.zeros(size, v.dtype).at[r].add(v, indices_are_sorted=True, mode="drop"))
+
+    if jnp.issubdtype(values.dtype, jnp.floating) and n > _TERMS_A_PART:
+        # a part never goes beyond its run or a block of rows, so both numbers increase along the rows
+        num_parts = num_runs + n // _TERMS_A_PART
+        part = run + jnp.arange(n, dtype=run.dtype) // _TERMS_A_PART
+        owner = jax.vmap(lambda r, p: jnp.full(num_parts, num_runs, r.dtype).at[p].set(r, indices_are_sorted=True))
+        values, run = add(num_parts)(values, part), owner(run, part)
+    return add(num_runs)(values, run).reshape(*shape[:-1], num_runs)

@@ -1,0 +1,77 @@
+"""What every metric of a binary event does with (probabilities, outcomes, weights) before and after its own part."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcal import checks
+
+
+class Events(NamedTuple):
+    """A cleaned binary data set in the dtype of the work; rows that cannot be read are 0 and absent rows weigh 0."""
+
+    p: jax.Array  # (..., n), in [0, 1]
+    y: jax.Array  # (..., n), 0 or 1
+    weights: jax.Array | None  # (..., n), >= 0
+    poison: jax.Array  # (...), 1, or NaN where the lane is invalid: multiply results by it
+
+    @property
+    def w(self) -> jax.Array:
+        """The weights, 1 if none were given; the last axis has n."""
+        return jnp.ones(self.p.shape[-1:], self.p.dtype) if self.weights is None else self.weights
+
+    @property
+    def mass(self) -> jax.Array:
+        """Sum of weights `(...)`."""
+        if self.weights is None:
+            return jnp.asarray(self.p.shape[-1], self.p.dtype)
+        return jnp.sum(self.weights, axis=-1)
+
+
+def as_events(p, y, weights):
+    """Static checks of a binary data set: probabilities and outcomes `(..., n)`."""
+    p = checks.as_floats(p, "p")
+    y = checks.as_array(y, "y")
+    if jnp.issubdtype(y.dtype, jnp.complexfloating):
+        raise TypeError(f"y must be 0 or 1, got dtype {y.dtype}")
+    if p.ndim == 0 or p.size == 0:
+        raise ValueError(f"p must have shape (..., n) and not be empty, got {p.shape}")
+    if y.ndim == 0 or y.shape[-1] != p.shape[-1]:
+        raise ValueError(
+            f"y must have shape (..., n) with the n of p, got p {p.shape} and y {y.shape}; "
+            "logits (n, k) become a binary event by jaxcal.top_label, class_wise or binary_event"
+        )
+    try:
+        rows = np.broadcast_shapes(p.shape, y.shape)
+    except ValueError as error:
+        raise ValueError(f"the leading axes of p {p.shape} and y {y.shape} do not broadcast") from error
+    return p, y, checks.as_weights(weights, rows, checks.compute_dtype(p), "p")
+
+
+def clean(p, y, weights) -> Events:
+    """Values in range, NaN lanes marked: for the compiled part of a metric. Leading axes are aligned, not broadcast."""
+    dtype = checks.compute_dtype(p)
+    ndim = max(a.ndim for a in (p, y, weights) if a is not None)
+    p, y, weights = checks.align(ndim, p.astype(dtype), y.astype(dtype), weights)
+    valid = (p >= 0) & (p <= 1) & ((y == 0) | (y == 1))
+    if weights is None:
+        ok = jnp.all(valid, axis=-1)
+    else:
+        ok = jnp.all(valid | ~(weights > 0), axis=-1) & jnp.all((weights >= 0) & (weights < jnp.inf), axis=-1)
+        ok &= jnp.any(weights > 0, axis=-1)
+        weights = jnp.where(weights > 0, weights, 0)
+    # not where(weights > 0): scores that do not depend on the lane's weights are sorted once for all lanes
+    p = jnp.where((p >= 0) & (p <= 1), p, 0)
+    y = jnp.where((y == 0) | (y == 1), y, 0)
+    return Events(p, y, weights, jnp.where(ok, 1, jnp.nan).astype(dtype))
+
+
+def report(result, p, y, weights, call: str):
+    """`result`, after an eager call without any valid lane has raised; estimates may be NaN where they do not exist."""
+    if not checks.is_traced(result):
+        values = np.asarray(jax.tree.leaves(result)[0])
+        if values.size and np.isnan(values).all() and np.isnan(clean(p, y, weights).poison).all():
+            raise ValueError(f"{call}: {checks.find_event_fault(p, y, weights)}")
+    return result
