@@ -35,9 +35,9 @@ def rank_ece(p, y, *, weights=None) -> jax.Array:
         `(...)`, in squared units of probability, possibly negative; float32 for half-precision input. Invalid lanes are
         NaN; an eager call raises `ValueError` if no lane is valid. Independent of the order of the rows.
 
-    Estimates rankECE_n = E R, which lies between 0 and the squared l2 calibration error and approaches it as (TV + 1)/n,
-    TV the variation of E[y - p | p]: biased downwards, by much only where that oscillates faster than n can see. Its
-    mean is 0 if, and for n >= 3 only if, the forecasts are calibrated. Do not bootstrap it: copies of a row are
+    Estimates rankECE_n = E R, which lies between 0 and the squared l2 calibration error and approaches it as
+    (TV + 1)/n, TV the variation of E[y - p | p]: biased downwards, by much only where that oscillates faster than n can
+    see. Its mean is 0 if, and for n >= 3 only if, the forecasts are calibrated. Do not bootstrap it: copies of a row are
     neighbours whose noise is not independent. Differentiable in p (order fixed) and weights. Cost O(n log n).
 
     Examples:

@@ -30,9 +30,9 @@ def rank_ece_test(
     r"""Test that forecasts are calibrated, E[y | p] = p, on the rank estimator R of `rank_ece`; large R rejects.
 
     "asymptotic": T = n R / sqrt(V), V the exact variance of n R given p under calibration,
-    V = sum_k 2 v_k^2 (m_k - 1)/m_k + sum_k v_k v_{k+1} / (m_k m_{k+1}), v = p (1 - p), groups of m_k equal scores. p-value
-    from the gamma law with the variance and (within groups) the third moment of n R, which is the normal law without
-    ties. `variance="paper"` takes V = sum v^2 and the normal law (for scores without ties).
+    V = sum_k 2 v_k^2 (m_k - 1)/m_k + sum_k v_k v_{k+1} / (m_k m_{k+1}), v = p (1 - p), groups of m_k equal scores. The
+    p-value is that of the gamma law with this variance and the third moment that ties give to n R; without ties it is
+    the normal law. `variance="paper"` takes V = sum v^2 and the normal law (for scores without ties).
     "finite": valid for every n and law, by Bernstein's inequality: min(1, 2 exp(-x^2)) with x > 0 solving
     2 sqrt(s/n) x + 2 x^2 / (3 n) = R, s = (1/n) sum_{i<n} v_(i) v_(i+1). Little power before n = 1000.
     "simulation": outcomes drawn from the forecasts; (1 + #{R* >= R}) / (1 + num_simulations), valid for every n.
