@@ -1,4 +1,4 @@
-"""What every metric of a binary event promises: one compiled function a shape, lanes, weights as counts, dtypes, bad input."""
+"""What every metric of a binary event promises: one trace a shape, lanes, weights as counts, dtypes, bad input."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -9,16 +9,21 @@ from jax.scipy.special import gammaincc, ndtr
 
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import Groups
-from jaxcal.metrics.rank import ordered_groups, rank_sum
+from jaxcal.metrics.rank import ordered_groups, previous, rank_sum
 from jaxcal.metrics.test_result import TestResult
 from jaxcal.solvers import total
 
 _METHODS = ("asymptotic", "finite", "simulation")
 _VARIANCES = ("exact", "paper")
 
-# Above this shape of the gamma law (skewness below 0.06) its tail is the normal one with a first-order correction, to
-# 1e-4, and float32 cannot do better.
-_LARGEST_SHAPE = 1e3
+# Below this skewness the cube root of a gamma variable is as normal (Wilson and Hilferty 1931), to 1.5e-5 and 1e-7, as
+# the gamma law itself is evaluated with the digits of the dtype.
+_NEARLY_NORMAL = {"float32": 0.1, "float64": 0.01}
+
+# Skewness of n R that is left out, and by how much the paper's variance may be off, before the size at 5 % leaves 0.045
+# to 0.057 (10,000 simulated data sets each, see the docstring).
+_LARGEST_SKEWNESS = 0.3
+_LARGEST_ERROR = 0.1
 
 # Simulated outcomes that are in memory together.
 _BLOCK = 1 << 22
@@ -47,11 +52,14 @@ def rank_ece_test(
 
     Returns:
         `TestResult`, arrays `(...)`. Its statistic is T for the asymptotic method and R else. `reliable` is False for
-        the asymptotic method where the kurtosis that extreme forecasts give to n R exceeds 1: there its size at 5 % was
-        found between 0.01 and 0.1. NaN in invalid lanes and where no outcome is random (all forecasts 0 or 1).
+        the asymptotic method where so few rows have so extreme forecasts that n R is skewed by more than 0.3, and for
+        the paper's variance where ties put it off by more than a tenth. NaN in invalid lanes and where no outcome is
+        random (all forecasts 0 or 1).
 
-    The test has power against every departure that n can see, also local ones. Cost O(n log n), times num_simulations
-    for the simulation.
+    Size at 5 % of the asymptotic method, 10,000 data sets each, n = 50, 200, 2000: uniform forecasts .054 .050 .049;
+    Beta(.3, .7) .052 .052 .050; nine atoms .054 .054 .050 (paper's variance .009 .000 .000). Within .02 of 0 or 1,
+    where `reliable` is False, .007 .026 .054, and .12 at n = 1000. Power against every departure that n can see, also
+    local ones. Cost O(n log n), times num_simulations for the simulation.
 
     Examples:
         >>> import jax.numpy as jnp
@@ -70,6 +78,8 @@ def rank_ece_test(
         raise ValueError(f"variance must be one of {_VARIANCES}, got {variance!r}")
     if method == "simulation" and key is None:
         raise ValueError('method="simulation" draws outcomes and needs a key, e.g. jax.random.key(0)')
+    if not isinstance(num_simulations, int) or num_simulations < 1:
+        raise ValueError(f"num_simulations must be an integer >= 1, got {num_simulations!r}")
     p, y, weights = as_events(p, y, weights)
     if method == "simulation":
         result = _simulation(p, y, weights, key, num_simulations)
@@ -85,28 +95,31 @@ def _asymptotic(p, y, weights, variance):
     z, m, _ = groups
     v = jnp.where(m > 0, z * (1 - z), 0)
     safe, many = jnp.where(m > 0, m, 1), jnp.maximum(m - 1, 0)
-    third = jnp.zeros_like(events.poison)
-    if variance == "paper":
-        second = total(m * v**2)
-    else:
-        ratio = v / safe
-        second = total((2 * v**2 * many / safe).at[..., 1:].add(ratio[..., 1:] * ratio[..., :-1]))
+    mean = v / safe
+    second = total(2 * v**2 * many / safe + mean * previous(mean))
+    # what the third moments of the residuals add to that of n R, which the laws used here leave out
+    cube = v * (1 - 2 * z)
+    left_out = total(4 * cube**2 * many / safe**2 + (cube / safe**2) * previous(cube / safe**2))
+    reliable = left_out < _LARGEST_SKEWNESS * second**1.5
+    if variance == "exact":
         third = total(8 * v**3 * many * jnp.maximum(m - 2, 0) / safe**2)
+    else:
+        paper, third = total(m * v**2), jnp.zeros_like(second)
+        reliable &= jnp.abs(second - paper) < _LARGEST_ERROR * paper
+        second = paper
     second = jnp.where(second > 0, second, jnp.nan)
     statistic = rank_sum(groups) / jnp.sqrt(second) * events.poison
-    fourth = jnp.where(m > 0, v * (1 - 3 * v) / safe, 0)  # fourth moment of a residual, as it enters neighbours
-    kurtosis = total(fourth[..., 1:] * fourth[..., :-1]) / second**2
-    return TestResult(statistic, gamma_tail(statistic, third / second**1.5), kurtosis < 1)
+    return TestResult(statistic, gamma_tail(statistic, third / second**1.5), reliable)
 
 
 def gamma_tail(x, skewness):
     """P(X >= x) for the gamma law of mean 0, variance 1 and the given skewness >= 0, the normal law at 0."""
-    shape = 4 / jnp.maximum(skewness, 1e-3) ** 2
-    use = shape < _LARGEST_SHAPE
-    s = jnp.where(use, skewness, 1)
+    nearly = skewness < _NEARLY_NORMAL[x.dtype.name]
+    s = jnp.where(nearly, 1, skewness)
     gamma = gammaincc(4 / s**2, jnp.maximum(4 / s**2 + 2 * x / s, 0))
-    normal = ndtr(-x) + skewness / 6 * (x**2 - 1) * jnp.exp(-(x**2) / 2) / jnp.sqrt(2 * jnp.pi)
-    return jnp.where(use, gamma, jnp.clip(normal, 0, 1))
+    s = jnp.where(nearly & (skewness > 0), skewness, 1)
+    root = 6 / s * jnp.expm1(jnp.log1p(jnp.maximum(s * x / 2, -1)) / 3) + s / 6
+    return jnp.where(nearly, ndtr(-jnp.where(skewness > 0, root, x)), gamma)
 
 
 @jax.jit
@@ -116,7 +129,7 @@ def _finite(p, y, weights):
     z, m, _ = groups
     n = events.mass
     v = jnp.where(m > 0, z * (1 - z), 0)
-    s = total((jnp.maximum(m - 1, 0) * v**2).at[..., 1:].add(v[..., 1:] * v[..., :-1])) / n
+    s = total(jnp.maximum(m - 1, 0) * v**2 + v * previous(v)) / n
     statistic = rank_sum(groups) / n * events.poison
     # the positive root of (2/3) x^2 + 2 sqrt(s n) x = n R, without cancellation
     scaled = n * jnp.maximum(statistic, 0)
