@@ -23,6 +23,7 @@ from jaxcal.losses import half_brier_loss as half_brier_loss
 from jaxcal.losses import log_loss as log_loss
 from jaxcal.losses import risk as risk
 from jaxcal.losses import spherical_loss as spherical_loss
+from jaxcal.metrics import ConfidenceError as ConfidenceError
 from jaxcal.metrics import ReliabilityCurve as ReliabilityCurve
 from jaxcal.metrics import TestResult as TestResult
 from jaxcal.metrics import accuracy as accuracy
@@ -31,12 +32,15 @@ from jaxcal.metrics import rank_ece as rank_ece
 from jaxcal.metrics import rank_ece_interval as rank_ece_interval
 from jaxcal.metrics import rank_ece_test as rank_ece_test
 from jaxcal.metrics import reliability_curve as reliability_curve
+from jaxcal.metrics import variational_calibration_error as variational_calibration_error
+from jaxcal.metrics import variational_confidence_error as variational_confidence_error
 from jaxcal.savage import proper_loss as proper_loss
 from jaxcal.status import Status as Status
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ConfidenceError",
     "Decomposition",
     "LaplaceFit",
     "OneVsRestFit",
@@ -70,4 +74,6 @@ __all__ = [
     "select_epoch",
     "spherical_loss",
     "top_label",
+    "variational_calibration_error",
+    "variational_confidence_error",
 ]

@@ -8,8 +8,12 @@ from jaxcal.metrics.rank_test import rank_ece_test as rank_ece_test
 from jaxcal.metrics.reliability import ReliabilityCurve as ReliabilityCurve
 from jaxcal.metrics.reliability import reliability_curve as reliability_curve
 from jaxcal.metrics.test_result import TestResult as TestResult
+from jaxcal.metrics.variational import ConfidenceError as ConfidenceError
+from jaxcal.metrics.variational import variational_calibration_error as variational_calibration_error
+from jaxcal.metrics.variational import variational_confidence_error as variational_confidence_error
 
 __all__ = [
+    "ConfidenceError",
     "ReliabilityCurve",
     "TestResult",
     "accuracy",
@@ -18,4 +22,6 @@ __all__ = [
     "rank_ece_interval",
     "rank_ece_test",
     "reliability_curve",
+    "variational_calibration_error",
+    "variational_confidence_error",
 ]
