@@ -35,7 +35,7 @@ def test_a_thousand_random_lanes_are_scipys(eps):
 
 
 def test_small_dyadic_numbers_are_exact():
-    """Block sums are exact there, so the fit is the quotient of two exact numbers; by the max-min formula in fractions."""
+    """Block sums are exact, so the fit is a quotient of two exact numbers; by the max-min formula in fractions."""
     rng = np.random.default_rng(1)
     values, weights = rng.integers(-8, 9, (40, N)) / 4, rng.integers(0, 4, (40, N))
     weights[:, 0] = 1
