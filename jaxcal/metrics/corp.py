@@ -158,7 +158,9 @@ def corp_consistency_band(key, p, *, level: float = 0.9, num_resamples: int = 99
     # (1 - 0.9) / 2 * 1000 is 49.999...
     rank = math.floor((1 - level) / 2 * (num_resamples + 1) + 1e-9)
     if rank < 1:
-        raise ValueError(f"level={level} needs num_resamples >= {math.ceil(2 / (1 - level) - 1)}, got {num_resamples}")
+        raise ValueError(
+            f"level={level} needs num_resamples >= {math.ceil(2 / (1 - level) - 1 - 1e-9)}, got {num_resamples}"
+        )
     p, y, weights = as_events(p, jnp.zeros(jnp.shape(p)[-1:]), weights)
     band = _band(key, p, y, weights, num_resamples, rank)
     return report(band, p, y, weights, "corp_consistency_band")
@@ -177,7 +179,8 @@ def _decompose(loss, p, y, weights):
     z, m, s = groups
     n, fit = total(m), recalibrated(groups)
     forecast, truth = _log_pair(z), _log_pair(fit)
-    overall = _log_pair((total(s) / n)[..., None])
+    constant = (total(s) / n)[..., None]
+    overall = _log_pair(constant)
 
     def excess(event, count):
         """Loss of the forecasts, and how much of it recalibration takes off, where the event came out so."""
@@ -187,7 +190,8 @@ def _decompose(loss, p, y, weights):
         return jnp.where(seen, count * before, 0), jnp.where(seen & (z != fit), count * (before - after), 0)
 
     (losses_1, gains_1), (losses_0, gains_0) = excess(1, s), excess(0, m - s)
-    spread = jnp.where(m > 0, m * loss._divergence(jnp.broadcast_to(overall, truth.shape), truth), 0)
+    spread = m * loss._divergence(jnp.broadcast_to(overall, truth.shape), truth)
+    spread = jnp.where((m > 0) & (fit != constant), spread, 0)
     mean = lambda terms: total(terms) / n * events.poison  # noqa: E731
     return CorpDecomposition(
         mean(losses_1 + losses_0),
