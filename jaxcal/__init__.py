@@ -23,26 +23,46 @@ from jaxcal.losses import half_brier_loss as half_brier_loss
 from jaxcal.losses import log_loss as log_loss
 from jaxcal.losses import risk as risk
 from jaxcal.losses import spherical_loss as spherical_loss
+from jaxcal.metrics import CalibrationIndex as CalibrationIndex
+from jaxcal.metrics import CalibrationLine as CalibrationLine
 from jaxcal.metrics import ConfidenceError as ConfidenceError
+from jaxcal.metrics import CorpCurve as CorpCurve
+from jaxcal.metrics import CorpDecomposition as CorpDecomposition
+from jaxcal.metrics import MurphyDecomposition as MurphyDecomposition
 from jaxcal.metrics import ReliabilityCurve as ReliabilityCurve
 from jaxcal.metrics import TestResult as TestResult
 from jaxcal.metrics import accuracy as accuracy
+from jaxcal.metrics import auroc as auroc
+from jaxcal.metrics import calibration_intercept as calibration_intercept
+from jaxcal.metrics import calibration_slope as calibration_slope
+from jaxcal.metrics import corp_consistency_band as corp_consistency_band
+from jaxcal.metrics import corp_decomposition as corp_decomposition
+from jaxcal.metrics import corp_reliability_curve as corp_reliability_curve
 from jaxcal.metrics import ece as ece
+from jaxcal.metrics import ici as ici
+from jaxcal.metrics import murphy_decomposition as murphy_decomposition
+from jaxcal.metrics import observed_expected_ratio as observed_expected_ratio
 from jaxcal.metrics import rank_ece as rank_ece
 from jaxcal.metrics import rank_ece_interval as rank_ece_interval
 from jaxcal.metrics import rank_ece_test as rank_ece_test
 from jaxcal.metrics import reliability_curve as reliability_curve
 from jaxcal.metrics import variational_calibration_error as variational_calibration_error
 from jaxcal.metrics import variational_confidence_error as variational_confidence_error
+from jaxcal.metrics import weak_calibration_test as weak_calibration_test
 from jaxcal.savage import proper_loss as proper_loss
 from jaxcal.status import Status as Status
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CalibrationIndex",
+    "CalibrationLine",
     "ConfidenceError",
+    "CorpCurve",
+    "CorpDecomposition",
     "Decomposition",
     "LaplaceFit",
+    "MurphyDecomposition",
     "OneVsRestFit",
     "ProperLoss",
     "ReliabilityCurve",
@@ -50,20 +70,29 @@ __all__ = [
     "TemperatureFit",
     "TestResult",
     "accuracy",
+    "auroc",
     "binary_event",
     "binary_logits",
     "brier_loss",
+    "calibration_intercept",
+    "calibration_slope",
     "class_wise",
+    "corp_consistency_band",
+    "corp_decomposition",
+    "corp_reliability_curve",
     "cross_fit",
     "decompose",
     "ece",
     "fit_temperature",
     "half_brier_loss",
+    "ici",
     "laplace",
     "load",
     "log_loss",
     "log_odds",
     "logits_from_probs",
+    "murphy_decomposition",
+    "observed_expected_ratio",
     "one_vs_rest",
     "proper_loss",
     "rank_ece",
@@ -76,4 +105,5 @@ __all__ = [
     "top_label",
     "variational_calibration_error",
     "variational_confidence_error",
+    "weak_calibration_test",
 ]

@@ -32,6 +32,16 @@ def _p_value(test, **options):
     return lambda p, y, **kw: test(p, y, **options, **kw).p_value
 
 
+def _fields(metric, **options):
+    """All result arrays in one number, with a factor of its own for each; each is tested for its value elsewhere."""
+
+    def call(p, y, **kw):
+        arrays = [a for a in jax.tree.leaves(metric(p, y, **options, **kw)) if jnp.issubdtype(a.dtype, jnp.floating)]
+        return sum((0.5 + 0.1 * k) * a for k, a in enumerate(arrays))
+
+    return call
+
+
 METRICS = {
     "ece": Metric(lambda p, y, **kw: jaxcal.ece(p, y, num_bins=5, **kw)),
     "rank_ece": Metric(jaxcal.rank_ece),
@@ -39,6 +49,17 @@ METRICS = {
     "rank_ece_test": Metric(_p_value(jaxcal.rank_ece_test), differentiable=False, rounding=1000),
     "rank_ece_test, paper": Metric(_p_value(jaxcal.rank_ece_test, variance="paper"), differentiable=False),
     "rank_ece_test, finite": Metric(_p_value(jaxcal.rank_ece_test, method="finite"), differentiable=False),
+    "murphy_decomposition": Metric(_fields(jaxcal.murphy_decomposition, num_bins=5)),
+    "murphy_decomposition, corrected": Metric(
+        _fields(jaxcal.murphy_decomposition, num_bins=4, bins="mass", bias_corrected=True), differentiable=False
+    ),
+    "corp_decomposition": Metric(_fields(jaxcal.corp_decomposition)),
+    "corp_decomposition, log loss": Metric(_fields(jaxcal.corp_decomposition, loss=jaxcal.log_loss)),
+    "calibration_intercept": Metric(_fields(jaxcal.calibration_intercept)),
+    "calibration_slope": Metric(_fields(jaxcal.calibration_slope), rounding=500),  # the data have a poor slope
+    "weak_calibration_test": Metric(_p_value(jaxcal.weak_calibration_test)),
+    "observed_expected_ratio": Metric(jaxcal.observed_expected_ratio),
+    "ici": Metric(_fields(jaxcal.ici)),
 }
 metrics = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS.keys())
 weighted = pytest.mark.parametrize(

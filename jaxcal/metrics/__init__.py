@@ -1,7 +1,22 @@
 """Estimators and tests of calibration, and the data behind reliability diagrams."""
 
 from jaxcal.metrics.accuracy import accuracy as accuracy
+from jaxcal.metrics.auroc import auroc as auroc
 from jaxcal.metrics.binned import ece as ece
+from jaxcal.metrics.clinical import CalibrationLine as CalibrationLine
+from jaxcal.metrics.clinical import calibration_intercept as calibration_intercept
+from jaxcal.metrics.clinical import calibration_slope as calibration_slope
+from jaxcal.metrics.clinical import observed_expected_ratio as observed_expected_ratio
+from jaxcal.metrics.clinical import weak_calibration_test as weak_calibration_test
+from jaxcal.metrics.corp import CorpCurve as CorpCurve
+from jaxcal.metrics.corp import CorpDecomposition as CorpDecomposition
+from jaxcal.metrics.corp import corp_consistency_band as corp_consistency_band
+from jaxcal.metrics.corp import corp_decomposition as corp_decomposition
+from jaxcal.metrics.corp import corp_reliability_curve as corp_reliability_curve
+from jaxcal.metrics.ici import CalibrationIndex as CalibrationIndex
+from jaxcal.metrics.ici import ici as ici
+from jaxcal.metrics.murphy import MurphyDecomposition as MurphyDecomposition
+from jaxcal.metrics.murphy import murphy_decomposition as murphy_decomposition
 from jaxcal.metrics.rank import rank_ece as rank_ece
 from jaxcal.metrics.rank import rank_ece_interval as rank_ece_interval
 from jaxcal.metrics.rank_test import rank_ece_test as rank_ece_test
@@ -13,15 +28,30 @@ from jaxcal.metrics.variational import variational_calibration_error as variatio
 from jaxcal.metrics.variational import variational_confidence_error as variational_confidence_error
 
 __all__ = [
+    "CalibrationIndex",
+    "CalibrationLine",
     "ConfidenceError",
+    "CorpCurve",
+    "CorpDecomposition",
+    "MurphyDecomposition",
     "ReliabilityCurve",
     "TestResult",
     "accuracy",
+    "auroc",
+    "calibration_intercept",
+    "calibration_slope",
+    "corp_consistency_band",
+    "corp_decomposition",
+    "corp_reliability_curve",
     "ece",
+    "ici",
+    "murphy_decomposition",
+    "observed_expected_ratio",
     "rank_ece",
     "rank_ece_interval",
     "rank_ece_test",
     "reliability_curve",
     "variational_calibration_error",
     "variational_confidence_error",
+    "weak_calibration_test",
 ]

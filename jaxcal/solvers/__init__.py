@@ -1,5 +1,6 @@
-"""Numerical building blocks that know no statistics: bracketed roots, softmax, sorting, careful sums."""
+"""Numerical building blocks that know no statistics: roots, softmax, sorting, careful sums, isotonic regression."""
 
+from jaxcal.solvers.isotonic import isotonic_regression as isotonic_regression
 from jaxcal.solvers.root import Root as Root
 from jaxcal.solvers.root import bracketed_root as bracketed_root
 from jaxcal.solvers.softmax import log_normalizer as log_normalizer
@@ -17,6 +18,7 @@ __all__ = [
     "Root",
     "argsort",
     "bracketed_root",
+    "isotonic_regression",
     "log_normalizer",
     "log_softmax",
     "row_sums",

@@ -1,0 +1,86 @@
+"""Area under the ROC curve, ties counted half."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxcal import checks
+from jaxcal.metrics.events import as_events
+from jaxcal.solvers import argsort, run_totals, total
+
+
+def auroc(scores, y, *, weights=None) -> jax.Array:
+    r"""Area under the ROC curve: how often an event outscores a non-event.
+
+    P(s_1 > s_0) + P(s_1 = s_0) / 2 over all pairs of a row with y = 1 and a row with y = 0 (Mann-Whitney).
+
+    Args:
+        scores: `(..., n)`, any real numbers, -inf and inf too: probabilities, log-odds, ...
+        y: outcomes `(..., n)` in {0, 1}.
+        weights: counts `(..., n)`; a pair counts the product of the weights.
+
+    Returns:
+        `(...)`, in [0, 1], float32 for half-precision input; NaN where one of the two classes is missing, as no pair
+        exists. Lanes with NaN scores, other outcomes or bad weights are NaN; an eager call raises `ValueError` if all
+        lanes are invalid. float32 keeps 1e-6 at n = 1e6.
+
+    Unbiased. It measures ranking, not calibration: strictly increasing maps of the scores leave it alone. Piecewise
+    constant in the scores (derivative 0), differentiable in the weights. Cost O(n log n).
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import jaxcal
+        >>> float(jaxcal.auroc(jnp.array([-1.0, 0.5, 0.5, 3.0]), jnp.array([0, 0, 1, 1])))
+        0.875
+
+    References:
+        Hanley and McNeil, Radiology 1982.
+    """
+    scores, y, weights = as_events(scores, y, weights, name="scores")
+    value = _auroc(scores, y, weights)
+    if not checks.is_traced(value) and np.isnan(value).all():
+        bad = np.isnan(_clean(scores, y, weights)[3])
+        checks.raise_if_unusable(bad, lambda: f"auroc: {_explain(scores, y, weights)}")
+    return value
+
+
+def _clean(scores, y, weights):
+    """As `events.clean`, for scores on the whole line; the last is 1, or NaN where the lane is invalid."""
+    dtype = checks.compute_dtype(scores)
+    ndim = max(a.ndim for a in (scores, y, weights) if a is not None)
+    s, y, w = checks.align(ndim, scores.astype(dtype), y.astype(dtype), weights)
+    w = jnp.ones(s.shape[-1:], dtype) if w is None else w
+    valid = ~jnp.isnan(s) & ((y == 0) | (y == 1))
+    ok = jnp.all(valid | ~(w > 0), axis=-1) & jnp.all((w >= 0) & (w < jnp.inf), axis=-1) & jnp.any(w > 0, axis=-1)
+    s, y, w = jnp.where(jnp.isnan(s), 0, s), jnp.where((y == 0) | (y == 1), y, 0), jnp.where(w > 0, w, 0)
+    return s, y, w, jnp.where(ok, 1, jnp.nan).astype(dtype)
+
+
+def _explain(scores, y, weights):
+    s, w = np.asarray(scores), 1 if weights is None else np.asarray(weights)
+    bad = np.isnan(s) & (w > 0)
+    if bad.any():
+        return f"scores must not be NaN, got {checks.first(np.broadcast_to(s, bad.shape), bad)}"
+    return checks.find_event_fault(np.zeros(s.shape), y, weights)
+
+
+@jax.jit
+def _auroc(scores, y, weights):
+    s, y, w, poison = _clean(scores, y, weights)
+    order = argsort(s)
+    s = jnp.take_along_axis(s, order, axis=-1)
+    y, w = (_ordered(a, order) for a in (y, w))
+    n = s.shape[-1]
+    new = jnp.concatenate([jnp.zeros_like(s[..., :1], jnp.int32), (s[..., 1:] != s[..., :-1]).astype(jnp.int32)], -1)
+    run = lax.associative_scan(jnp.add, new, axis=new.ndim - 1)
+    # shares of the classes a score, so that no product of counts is rounded or overflows
+    positive, negative = (run_totals(w * c, run, n) for c in (y, 1 - y))
+    positive, negative = (c / jnp.where(total(c) > 0, total(c), jnp.nan)[..., None] for c in (positive, negative))
+    below = lax.associative_scan(jnp.add, negative, axis=negative.ndim - 1) - negative / 2
+    return total(positive * below) * poison
+
+
+def _ordered(values, order):
+    shape = jnp.broadcast_shapes(values.shape, order.shape)
+    return jnp.take_along_axis(jnp.broadcast_to(values, shape), jnp.broadcast_to(order, shape), axis=-1)
