@@ -131,7 +131,7 @@ def test_invalid_lanes_have_their_status():
 
 
 def test_the_test_has_its_size():
-    """2,000 calibrated data sets of 100 rows: the share below 5 % within 4 standard errors of 0.0525, the size there."""
+    """2,000 calibrated data sets of 100 rows: share below 5 % within 4 standard errors of 0.0525, the size there."""
     rng = np.random.default_rng(1)
     p = rng.random((2000, 100))
     result = jaxcal.weak_calibration_test(p, rng.random(p.shape) < p)

@@ -80,7 +80,7 @@ def variational_calibration_error(
 def variational_confidence_error(
     logits, labels, *, calibrator: Callable = fit_temperature, folds: int = 5, key, weights=None
 ) -> ConfidenceError:
-    r"""Calibration error of the confidence, E |f - P(correct | f)|, from below, in an over- and an under-confident part.
+    r"""Calibration error of the confidence from below, E |f - P(correct | f)|, in an over- and an under-confident part.
 
     f is the probability of the predicted class, C whether it was right, g the out-of-fold probability of that class:
     error = (1/n) sum_i sign(g_i - f_i) (C_i - f_i). The over-confident part counts the rows that g moves towards 1/2
