@@ -31,6 +31,10 @@ from jaxcal.metrics import rank_ece as rank_ece
 from jaxcal.metrics import rank_ece_interval as rank_ece_interval
 from jaxcal.metrics import rank_ece_test as rank_ece_test
 from jaxcal.metrics import reliability_curve as reliability_curve
+from jaxcal.metrics import skce as skce
+from jaxcal.metrics import skce_multiclass as skce_multiclass
+from jaxcal.metrics import skce_multiclass_test as skce_multiclass_test
+from jaxcal.metrics import skce_test as skce_test
 from jaxcal.savage import proper_loss as proper_loss
 from jaxcal.status import Status as Status
 
@@ -68,6 +72,10 @@ __all__ = [
     "reliability_curve",
     "risk",
     "select_epoch",
+    "skce",
+    "skce_multiclass",
+    "skce_multiclass_test",
+    "skce_test",
     "spherical_loss",
     "top_label",
 ]

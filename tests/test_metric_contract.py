@@ -39,6 +39,12 @@ METRICS = {
     "rank_ece_test": Metric(_p_value(jaxcal.rank_ece_test), differentiable=False, rounding=1000),
     "rank_ece_test, paper": Metric(_p_value(jaxcal.rank_ece_test, variance="paper"), differentiable=False),
     "rank_ece_test, finite": Metric(_p_value(jaxcal.rank_ece_test, method="finite"), differentiable=False),
+    # the median bandwidth is held fixed, so the derivative is not that of the values
+    "skce": Metric(jaxcal.skce, differentiable=False),
+    "skce, laplace": Metric(lambda p, y, **kw: jaxcal.skce(p, y, bandwidth=0.3, **kw)),
+    "skce, gaussian": Metric(lambda p, y, **kw: jaxcal.skce(p, y, bandwidth=0.3, kernel="gaussian", **kw)),
+    "skce, biased": Metric(lambda p, y, **kw: jaxcal.skce(p, y, estimator="biased", bandwidth=0.3, **kw)),
+    "skce_test, free": Metric(_p_value(jaxcal.skce_test, method="distribution_free"), differentiable=False),
 }
 metrics = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS.keys())
 weighted = pytest.mark.parametrize(
