@@ -46,6 +46,10 @@ from jaxcal.metrics import rank_ece as rank_ece
 from jaxcal.metrics import rank_ece_interval as rank_ece_interval
 from jaxcal.metrics import rank_ece_test as rank_ece_test
 from jaxcal.metrics import reliability_curve as reliability_curve
+from jaxcal.metrics import skce as skce
+from jaxcal.metrics import skce_multiclass as skce_multiclass
+from jaxcal.metrics import skce_multiclass_test as skce_multiclass_test
+from jaxcal.metrics import skce_test as skce_test
 from jaxcal.metrics import variational_calibration_error as variational_calibration_error
 from jaxcal.metrics import variational_confidence_error as variational_confidence_error
 from jaxcal.metrics import weak_calibration_test as weak_calibration_test
@@ -101,6 +105,10 @@ __all__ = [
     "reliability_curve",
     "risk",
     "select_epoch",
+    "skce",
+    "skce_multiclass",
+    "skce_multiclass_test",
+    "skce_test",
     "spherical_loss",
     "top_label",
     "variational_calibration_error",

@@ -60,6 +60,12 @@ METRICS = {
     "weak_calibration_test": Metric(_p_value(jaxcal.weak_calibration_test)),
     "observed_expected_ratio": Metric(jaxcal.observed_expected_ratio),
     "ici": Metric(_fields(jaxcal.ici)),
+    # the median bandwidth is held fixed, so the derivative is not that of the values
+    "skce": Metric(jaxcal.skce, differentiable=False),
+    "skce, laplace": Metric(lambda p, y, **kw: jaxcal.skce(p, y, bandwidth=0.3, **kw)),
+    "skce, gaussian": Metric(lambda p, y, **kw: jaxcal.skce(p, y, bandwidth=0.3, kernel="gaussian", **kw)),
+    "skce, biased": Metric(lambda p, y, **kw: jaxcal.skce(p, y, estimator="biased", bandwidth=0.3, **kw)),
+    "skce_test, free": Metric(_p_value(jaxcal.skce_test, method="distribution_free"), differentiable=False),
 }
 metrics = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS.keys())
 weighted = pytest.mark.parametrize(

@@ -22,6 +22,10 @@ from jaxcal.metrics.rank import rank_ece_interval as rank_ece_interval
 from jaxcal.metrics.rank_test import rank_ece_test as rank_ece_test
 from jaxcal.metrics.reliability import ReliabilityCurve as ReliabilityCurve
 from jaxcal.metrics.reliability import reliability_curve as reliability_curve
+from jaxcal.metrics.skce import skce as skce
+from jaxcal.metrics.skce import skce_multiclass as skce_multiclass
+from jaxcal.metrics.skce_test import skce_multiclass_test as skce_multiclass_test
+from jaxcal.metrics.skce_test import skce_test as skce_test
 from jaxcal.metrics.test_result import TestResult as TestResult
 from jaxcal.metrics.variational import ConfidenceError as ConfidenceError
 from jaxcal.metrics.variational import variational_calibration_error as variational_calibration_error
@@ -51,6 +55,10 @@ __all__ = [
     "rank_ece_interval",
     "rank_ece_test",
     "reliability_curve",
+    "skce",
+    "skce_multiclass",
+    "skce_multiclass_test",
+    "skce_test",
     "variational_calibration_error",
     "variational_confidence_error",
     "weak_calibration_test",
