@@ -24,13 +24,19 @@ from jaxcal.losses import log_loss as log_loss
 from jaxcal.losses import risk as risk
 from jaxcal.losses import spherical_loss as spherical_loss
 from jaxcal.metrics import ReliabilityCurve as ReliabilityCurve
+from jaxcal.metrics import SmoothReliabilityCurve as SmoothReliabilityCurve
 from jaxcal.metrics import TestResult as TestResult
 from jaxcal.metrics import accuracy as accuracy
+from jaxcal.metrics import cutoff_calibration_error as cutoff_calibration_error
 from jaxcal.metrics import ece as ece
+from jaxcal.metrics import kolmogorov_smirnov_calibration as kolmogorov_smirnov_calibration
 from jaxcal.metrics import rank_ece as rank_ece
 from jaxcal.metrics import rank_ece_interval as rank_ece_interval
 from jaxcal.metrics import rank_ece_test as rank_ece_test
 from jaxcal.metrics import reliability_curve as reliability_curve
+from jaxcal.metrics import smooth_ece as smooth_ece
+from jaxcal.metrics import smooth_reliability_curve as smooth_reliability_curve
+from jaxcal.metrics import spiegelhalter_test as spiegelhalter_test
 from jaxcal.savage import proper_loss as proper_loss
 from jaxcal.status import Status as Status
 
@@ -42,6 +48,7 @@ __all__ = [
     "OneVsRestFit",
     "ProperLoss",
     "ReliabilityCurve",
+    "SmoothReliabilityCurve",
     "Status",
     "TemperatureFit",
     "TestResult",
@@ -51,10 +58,12 @@ __all__ = [
     "brier_loss",
     "class_wise",
     "cross_fit",
+    "cutoff_calibration_error",
     "decompose",
     "ece",
     "fit_temperature",
     "half_brier_loss",
+    "kolmogorov_smirnov_calibration",
     "laplace",
     "load",
     "log_loss",
@@ -68,6 +77,9 @@ __all__ = [
     "reliability_curve",
     "risk",
     "select_epoch",
+    "smooth_ece",
+    "smooth_reliability_curve",
     "spherical_loss",
+    "spiegelhalter_test",
     "top_label",
 ]
