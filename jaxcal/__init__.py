@@ -30,6 +30,7 @@ from jaxcal.metrics import CorpCurve as CorpCurve
 from jaxcal.metrics import CorpDecomposition as CorpDecomposition
 from jaxcal.metrics import MurphyDecomposition as MurphyDecomposition
 from jaxcal.metrics import ReliabilityCurve as ReliabilityCurve
+from jaxcal.metrics import SmoothReliabilityCurve as SmoothReliabilityCurve
 from jaxcal.metrics import TestResult as TestResult
 from jaxcal.metrics import accuracy as accuracy
 from jaxcal.metrics import auroc as auroc
@@ -38,8 +39,10 @@ from jaxcal.metrics import calibration_slope as calibration_slope
 from jaxcal.metrics import corp_consistency_band as corp_consistency_band
 from jaxcal.metrics import corp_decomposition as corp_decomposition
 from jaxcal.metrics import corp_reliability_curve as corp_reliability_curve
+from jaxcal.metrics import cutoff_calibration_error as cutoff_calibration_error
 from jaxcal.metrics import ece as ece
 from jaxcal.metrics import ici as ici
+from jaxcal.metrics import kolmogorov_smirnov_calibration as kolmogorov_smirnov_calibration
 from jaxcal.metrics import murphy_decomposition as murphy_decomposition
 from jaxcal.metrics import observed_expected_ratio as observed_expected_ratio
 from jaxcal.metrics import rank_ece as rank_ece
@@ -50,6 +53,9 @@ from jaxcal.metrics import skce as skce
 from jaxcal.metrics import skce_multiclass as skce_multiclass
 from jaxcal.metrics import skce_multiclass_test as skce_multiclass_test
 from jaxcal.metrics import skce_test as skce_test
+from jaxcal.metrics import smooth_ece as smooth_ece
+from jaxcal.metrics import smooth_reliability_curve as smooth_reliability_curve
+from jaxcal.metrics import spiegelhalter_test as spiegelhalter_test
 from jaxcal.metrics import variational_calibration_error as variational_calibration_error
 from jaxcal.metrics import variational_confidence_error as variational_confidence_error
 from jaxcal.metrics import weak_calibration_test as weak_calibration_test
@@ -70,6 +76,7 @@ __all__ = [
     "OneVsRestFit",
     "ProperLoss",
     "ReliabilityCurve",
+    "SmoothReliabilityCurve",
     "Status",
     "TemperatureFit",
     "TestResult",
@@ -85,11 +92,13 @@ __all__ = [
     "corp_decomposition",
     "corp_reliability_curve",
     "cross_fit",
+    "cutoff_calibration_error",
     "decompose",
     "ece",
     "fit_temperature",
     "half_brier_loss",
     "ici",
+    "kolmogorov_smirnov_calibration",
     "laplace",
     "load",
     "log_loss",
@@ -109,7 +118,10 @@ __all__ = [
     "skce_multiclass",
     "skce_multiclass_test",
     "skce_test",
+    "smooth_ece",
+    "smooth_reliability_curve",
     "spherical_loss",
+    "spiegelhalter_test",
     "top_label",
     "variational_calibration_error",
     "variational_confidence_error",

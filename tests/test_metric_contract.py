@@ -44,6 +44,17 @@ def _fields(metric, **options):
 
 METRICS = {
     "ece": Metric(lambda p, y, **kw: jaxcal.ece(p, y, num_bins=5, **kw)),
+    "smooth_ece": Metric(jaxcal.smooth_ece),
+    "smooth_ece, bandwidth": Metric(lambda p, y, **kw: jaxcal.smooth_ece(p, y, bandwidth=0.07, **kw)),
+    "smooth_reliability_curve": Metric(
+        lambda p, y, **kw: jaxcal.smooth_reliability_curve(p, y, bandwidth=0.1, num_points=2, **kw).frequency[..., 1],
+        differentiable=False,
+    ),
+    "cutoff_calibration_error": Metric(jaxcal.cutoff_calibration_error),
+    "kolmogorov_smirnov_calibration": Metric(
+        _p_value(jaxcal.kolmogorov_smirnov_calibration), differentiable=False, rounding=300
+    ),
+    "spiegelhalter_test": Metric(_p_value(jaxcal.spiegelhalter_test), differentiable=False, rounding=300),
     "rank_ece": Metric(jaxcal.rank_ece),
     "rank_ece_interval": Metric(lambda p, y, **kw: jaxcal.rank_ece_interval(p, y, **kw).upper),
     "rank_ece_test": Metric(_p_value(jaxcal.rank_ece_test), differentiable=False, rounding=1000),

@@ -13,8 +13,10 @@ from jaxcal.metrics.corp import CorpDecomposition as CorpDecomposition
 from jaxcal.metrics.corp import corp_consistency_band as corp_consistency_band
 from jaxcal.metrics.corp import corp_decomposition as corp_decomposition
 from jaxcal.metrics.corp import corp_reliability_curve as corp_reliability_curve
+from jaxcal.metrics.cutoff import cutoff_calibration_error as cutoff_calibration_error
 from jaxcal.metrics.ici import CalibrationIndex as CalibrationIndex
 from jaxcal.metrics.ici import ici as ici
+from jaxcal.metrics.kolmogorov_smirnov import kolmogorov_smirnov_calibration as kolmogorov_smirnov_calibration
 from jaxcal.metrics.murphy import MurphyDecomposition as MurphyDecomposition
 from jaxcal.metrics.murphy import murphy_decomposition as murphy_decomposition
 from jaxcal.metrics.rank import rank_ece as rank_ece
@@ -26,6 +28,10 @@ from jaxcal.metrics.skce import skce as skce
 from jaxcal.metrics.skce import skce_multiclass as skce_multiclass
 from jaxcal.metrics.skce_test import skce_multiclass_test as skce_multiclass_test
 from jaxcal.metrics.skce_test import skce_test as skce_test
+from jaxcal.metrics.smooth_ece import smooth_ece as smooth_ece
+from jaxcal.metrics.smooth_reliability import SmoothReliabilityCurve as SmoothReliabilityCurve
+from jaxcal.metrics.smooth_reliability import smooth_reliability_curve as smooth_reliability_curve
+from jaxcal.metrics.spiegelhalter import spiegelhalter_test as spiegelhalter_test
 from jaxcal.metrics.test_result import TestResult as TestResult
 from jaxcal.metrics.variational import ConfidenceError as ConfidenceError
 from jaxcal.metrics.variational import variational_calibration_error as variational_calibration_error
@@ -39,6 +45,7 @@ __all__ = [
     "CorpDecomposition",
     "MurphyDecomposition",
     "ReliabilityCurve",
+    "SmoothReliabilityCurve",
     "TestResult",
     "accuracy",
     "auroc",
@@ -47,8 +54,10 @@ __all__ = [
     "corp_consistency_band",
     "corp_decomposition",
     "corp_reliability_curve",
+    "cutoff_calibration_error",
     "ece",
     "ici",
+    "kolmogorov_smirnov_calibration",
     "murphy_decomposition",
     "observed_expected_ratio",
     "rank_ece",
@@ -59,6 +68,9 @@ __all__ = [
     "skce_multiclass",
     "skce_multiclass_test",
     "skce_test",
+    "smooth_ece",
+    "smooth_reliability_curve",
+    "spiegelhalter_test",
     "variational_calibration_error",
     "variational_confidence_error",
     "weak_calibration_test",
