@@ -28,6 +28,7 @@ from jaxcal.metrics import CalibrationLine as CalibrationLine
 from jaxcal.metrics import ConfidenceError as ConfidenceError
 from jaxcal.metrics import CorpCurve as CorpCurve
 from jaxcal.metrics import CorpDecomposition as CorpDecomposition
+from jaxcal.metrics import Interval as Interval
 from jaxcal.metrics import MurphyDecomposition as MurphyDecomposition
 from jaxcal.metrics import ReliabilityCurve as ReliabilityCurve
 from jaxcal.metrics import SmoothReliabilityCurve as SmoothReliabilityCurve
@@ -71,6 +72,7 @@ __all__ = [
     "CorpCurve",
     "CorpDecomposition",
     "Decomposition",
+    "Interval",
     "LaplaceFit",
     "MurphyDecomposition",
     "OneVsRestFit",

@@ -24,6 +24,8 @@ from jaxcal.metrics.rank import rank_ece_interval as rank_ece_interval
 from jaxcal.metrics.rank_test import rank_ece_test as rank_ece_test
 from jaxcal.metrics.reliability import ReliabilityCurve as ReliabilityCurve
 from jaxcal.metrics.reliability import reliability_curve as reliability_curve
+from jaxcal.metrics.results import Interval as Interval
+from jaxcal.metrics.results import TestResult as TestResult
 from jaxcal.metrics.skce import skce as skce
 from jaxcal.metrics.skce import skce_multiclass as skce_multiclass
 from jaxcal.metrics.skce_test import skce_multiclass_test as skce_multiclass_test
@@ -32,7 +34,6 @@ from jaxcal.metrics.smooth_ece import smooth_ece as smooth_ece
 from jaxcal.metrics.smooth_reliability import SmoothReliabilityCurve as SmoothReliabilityCurve
 from jaxcal.metrics.smooth_reliability import smooth_reliability_curve as smooth_reliability_curve
 from jaxcal.metrics.spiegelhalter import spiegelhalter_test as spiegelhalter_test
-from jaxcal.metrics.test_result import TestResult as TestResult
 from jaxcal.metrics.variational import ConfidenceError as ConfidenceError
 from jaxcal.metrics.variational import variational_calibration_error as variational_calibration_error
 from jaxcal.metrics.variational import variational_confidence_error as variational_confidence_error
@@ -43,6 +44,7 @@ __all__ = [
     "ConfidenceError",
     "CorpCurve",
     "CorpDecomposition",
+    "Interval",
     "MurphyDecomposition",
     "ReliabilityCurve",
     "SmoothReliabilityCurve",

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxcal.metrics.events import as_events, clean, report
-from jaxcal.metrics.test_result import TestResult
+from jaxcal.metrics.results import TestResult
 from jaxcal.solvers import total
 from jaxcal.status import Status
 

@@ -11,7 +11,8 @@ from jax import lax
 from jaxcal.losses import ProperLoss, half_brier_loss, per_example, require_loss
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import Groups, group
-from jaxcal.metrics.rank import Interval, ordered_groups
+from jaxcal.metrics.rank import ordered_groups
+from jaxcal.metrics.results import Interval
 from jaxcal.solvers import isotonic_regression, sort, total
 
 

@@ -9,7 +9,7 @@ from jax.scipy.special import ndtr
 from jaxcal.metrics.cutoff import running_gap
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import group
-from jaxcal.metrics.test_result import TestResult
+from jaxcal.metrics.results import TestResult
 from jaxcal.solvers import total
 
 # Below this variance one event is a large part of the sum: see the sizes in the docstring.

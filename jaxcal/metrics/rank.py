@@ -1,21 +1,14 @@
 """rankECE: the squared calibration error without bins, from products of neighbouring residuals."""
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import Groups, group, without_empty
+from jaxcal.metrics.results import Interval
 from jaxcal.solvers import total
-
-
-class Interval(NamedTuple):
-    """Two ends; arrays `(...)`."""
-
-    lower: jax.Array
-    upper: jax.Array
 
 
 def rank_ece(p, y, *, weights=None) -> jax.Array:

@@ -10,7 +10,7 @@ from jax.scipy.special import gammaincc, ndtr
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import Groups
 from jaxcal.metrics.rank import ordered_groups, previous, rank_sum
-from jaxcal.metrics.test_result import TestResult
+from jaxcal.metrics.results import TestResult
 from jaxcal.solvers import total
 
 _METHODS = ("asymptotic", "finite", "simulation")

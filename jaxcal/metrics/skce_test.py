@@ -11,6 +11,7 @@ from jax.scipy.special import ndtr
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import group
 from jaxcal.metrics.kernels import check_kernel, scalar_product, vector_product
+from jaxcal.metrics.results import TestResult
 from jaxcal.metrics.skce import (
     as_rows,
     distance_bandwidth,
@@ -25,7 +26,6 @@ from jaxcal.metrics.skce import (
     refuse_linear_weights,
     report_rows,
 )
-from jaxcal.metrics.test_result import TestResult
 from jaxcal.solvers import argsort, total
 
 # The first method is the estimator's own.

@@ -49,8 +49,8 @@ def smooth_ece(p, y, *, bandwidth=None, weights=None) -> jax.Array:
 
     Estimates a consistent measure of calibration: up to constants between the distance to the nearest calibrated
     forecast and its square root. Its bias is positive, about n^(-1/3) for calibrated forecasts. No bins to choose, and
-    continuous in p. Differentiable in p, y, weights and bandwidth, once, by the implicit function theorem. The derivative
-    is NaN at 0, a kink, and below 2.4e-4 where the scores are spread out.
+    continuous in p. Differentiable in p, y, weights and bandwidth, once, by the implicit function theorem. The
+    derivative is NaN at 0, a kink, and below 2.4e-4 where the scores are spread out.
     Cost O(n log n), and 10 transforms of 2^14 points (2 ms) a lane. Values below 5e-4 of scores that are spread out
     are found on a finer grid, one lane after the other, in up to some seconds.
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.scipy.special import erfc
 
 from jaxcal.metrics.events import as_events, clean, report
-from jaxcal.metrics.test_result import TestResult
+from jaxcal.metrics.results import TestResult
 from jaxcal.solvers import total
 
 # Above this skewness the sum is not close to normal: see the sizes in the docstring.

@@ -1,8 +1,16 @@
-"""What every test of calibration returns."""
+"""What tests of calibration and intervals return."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
+
+
+class Interval(NamedTuple):
+    """Two ends; arrays of one shape."""
+
+    lower: jax.Array
+    upper: jax.Array
 
 
 @jax.tree_util.register_dataclass
