@@ -1,5 +1,7 @@
 """jaxcal: measure, decompose and repair the calibration of classifiers, in JAX."""
 
+from jaxcal.bootstrap import BootstrapResult as BootstrapResult
+from jaxcal.bootstrap import bootstrap as bootstrap
 from jaxcal.calibrators import LaplaceFit as LaplaceFit
 from jaxcal.calibrators import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators import TemperatureFit as TemperatureFit
@@ -24,9 +26,13 @@ from jaxcal.losses import log_loss as log_loss
 from jaxcal.losses import risk as risk
 from jaxcal.losses import spherical_loss as spherical_loss
 from jaxcal.metrics import ReliabilityCurve as ReliabilityCurve
+from jaxcal.metrics import SweepResult as SweepResult
 from jaxcal.metrics import TestResult as TestResult
 from jaxcal.metrics import accuracy as accuracy
+from jaxcal.metrics import ace as ace
+from jaxcal.metrics import debiased_ece as debiased_ece
 from jaxcal.metrics import ece as ece
+from jaxcal.metrics import ece_sweep as ece_sweep
 from jaxcal.metrics import rank_ece as rank_ece
 from jaxcal.metrics import rank_ece_interval as rank_ece_interval
 from jaxcal.metrics import rank_ece_test as rank_ece_test
@@ -37,22 +43,28 @@ from jaxcal.status import Status as Status
 __version__ = "0.1.0"
 
 __all__ = [
+    "BootstrapResult",
     "Decomposition",
     "LaplaceFit",
     "OneVsRestFit",
     "ProperLoss",
     "ReliabilityCurve",
     "Status",
+    "SweepResult",
     "TemperatureFit",
     "TestResult",
     "accuracy",
+    "ace",
     "binary_event",
     "binary_logits",
+    "bootstrap",
     "brier_loss",
     "class_wise",
     "cross_fit",
+    "debiased_ece",
     "decompose",
     "ece",
+    "ece_sweep",
     "fit_temperature",
     "half_brier_loss",
     "laplace",

@@ -1,5 +1,7 @@
-"""Numerical building blocks that know no statistics: bracketed roots, softmax, sorting, careful sums."""
+"""Numerical building blocks that know no statistics: bracketed roots, softmax, sorting, careful sums, random bits."""
 
+from jaxcal.solvers.bits import scaled_to as scaled_to
+from jaxcal.solvers.bits import threefry as threefry
 from jaxcal.solvers.root import Root as Root
 from jaxcal.solvers.root import bracketed_root as bracketed_root
 from jaxcal.solvers.softmax import log_normalizer as log_normalizer
@@ -22,8 +24,10 @@ __all__ = [
     "row_sums",
     "run_totals",
     "scaled",
+    "scaled_to",
     "segment_totals",
     "shifted",
     "sort",
+    "threefry",
     "total",
 ]
