@@ -1,5 +1,7 @@
 """jaxcal: measure, decompose and repair the calibration of classifiers, in JAX."""
 
+from jaxcal.bootstrap import BootstrapResult as BootstrapResult
+from jaxcal.bootstrap import bootstrap as bootstrap
 from jaxcal.calibrators import LaplaceFit as LaplaceFit
 from jaxcal.calibrators import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators import TemperatureFit as TemperatureFit
@@ -32,8 +34,10 @@ from jaxcal.metrics import Interval as Interval
 from jaxcal.metrics import MurphyDecomposition as MurphyDecomposition
 from jaxcal.metrics import ReliabilityCurve as ReliabilityCurve
 from jaxcal.metrics import SmoothReliabilityCurve as SmoothReliabilityCurve
+from jaxcal.metrics import SweepResult as SweepResult
 from jaxcal.metrics import TestResult as TestResult
 from jaxcal.metrics import accuracy as accuracy
+from jaxcal.metrics import ace as ace
 from jaxcal.metrics import auroc as auroc
 from jaxcal.metrics import calibration_intercept as calibration_intercept
 from jaxcal.metrics import calibration_slope as calibration_slope
@@ -41,7 +45,9 @@ from jaxcal.metrics import corp_consistency_band as corp_consistency_band
 from jaxcal.metrics import corp_decomposition as corp_decomposition
 from jaxcal.metrics import corp_reliability_curve as corp_reliability_curve
 from jaxcal.metrics import cutoff_calibration_error as cutoff_calibration_error
+from jaxcal.metrics import debiased_ece as debiased_ece
 from jaxcal.metrics import ece as ece
+from jaxcal.metrics import ece_sweep as ece_sweep
 from jaxcal.metrics import ici as ici
 from jaxcal.metrics import kolmogorov_smirnov_calibration as kolmogorov_smirnov_calibration
 from jaxcal.metrics import murphy_decomposition as murphy_decomposition
@@ -66,6 +72,7 @@ from jaxcal.status import Status as Status
 __version__ = "0.1.0"
 
 __all__ = [
+    "BootstrapResult",
     "CalibrationIndex",
     "CalibrationLine",
     "ConfidenceError",
@@ -80,12 +87,15 @@ __all__ = [
     "ReliabilityCurve",
     "SmoothReliabilityCurve",
     "Status",
+    "SweepResult",
     "TemperatureFit",
     "TestResult",
     "accuracy",
+    "ace",
     "auroc",
     "binary_event",
     "binary_logits",
+    "bootstrap",
     "brier_loss",
     "calibration_intercept",
     "calibration_slope",
@@ -95,8 +105,10 @@ __all__ = [
     "corp_reliability_curve",
     "cross_fit",
     "cutoff_calibration_error",
+    "debiased_ece",
     "decompose",
     "ece",
+    "ece_sweep",
     "fit_temperature",
     "half_brier_loss",
     "ici",

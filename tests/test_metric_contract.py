@@ -55,6 +55,11 @@ METRICS = {
         _p_value(jaxcal.kolmogorov_smirnov_calibration), differentiable=False, rounding=300
     ),
     "spiegelhalter_test": Metric(_p_value(jaxcal.spiegelhalter_test), differentiable=False, rounding=300),
+    "ace": Metric(lambda p, y, **kw: jaxcal.ace(p, y, num_bins=4, **kw)),
+    "debiased_ece": Metric(lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=2, **kw)),
+    "debiased_ece, u": Metric(lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=2, estimator="u", **kw)),
+    "debiased_ece, tcal": Metric(lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=5, estimator="tcal", **kw)),
+    "ece_sweep": Metric(lambda p, y, **kw: jaxcal.ece_sweep(p, y, **kw).ece),
     "rank_ece": Metric(jaxcal.rank_ece),
     "rank_ece_interval": Metric(lambda p, y, **kw: jaxcal.rank_ece_interval(p, y, **kw).upper),
     "rank_ece_test": Metric(_p_value(jaxcal.rank_ece_test), differentiable=False, rounding=1000),

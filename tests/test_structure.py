@@ -29,8 +29,8 @@ FLOORS = [
     {"inputs", "losses", "savage"},
     {"calibrators", "cross_fit"},
     {"metrics"},
-    {"decomposition"},
-    {"early_stopping"},
+    {"decomposition", "resampling"},
+    {"early_stopping", "bootstrap"},
     {"plots", "cli", "__main__"},
 ]
 FLOOR = {

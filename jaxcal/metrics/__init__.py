@@ -2,6 +2,7 @@
 
 from jaxcal.metrics.accuracy import accuracy as accuracy
 from jaxcal.metrics.auroc import auroc as auroc
+from jaxcal.metrics.binned import ace as ace
 from jaxcal.metrics.binned import ece as ece
 from jaxcal.metrics.clinical import CalibrationLine as CalibrationLine
 from jaxcal.metrics.clinical import calibration_intercept as calibration_intercept
@@ -14,6 +15,7 @@ from jaxcal.metrics.corp import corp_consistency_band as corp_consistency_band
 from jaxcal.metrics.corp import corp_decomposition as corp_decomposition
 from jaxcal.metrics.corp import corp_reliability_curve as corp_reliability_curve
 from jaxcal.metrics.cutoff import cutoff_calibration_error as cutoff_calibration_error
+from jaxcal.metrics.debiased import debiased_ece as debiased_ece
 from jaxcal.metrics.ici import CalibrationIndex as CalibrationIndex
 from jaxcal.metrics.ici import ici as ici
 from jaxcal.metrics.kolmogorov_smirnov import kolmogorov_smirnov_calibration as kolmogorov_smirnov_calibration
@@ -34,6 +36,9 @@ from jaxcal.metrics.smooth_ece import smooth_ece as smooth_ece
 from jaxcal.metrics.smooth_reliability import SmoothReliabilityCurve as SmoothReliabilityCurve
 from jaxcal.metrics.smooth_reliability import smooth_reliability_curve as smooth_reliability_curve
 from jaxcal.metrics.spiegelhalter import spiegelhalter_test as spiegelhalter_test
+from jaxcal.metrics.sweep import SweepResult as SweepResult
+from jaxcal.metrics.sweep import ece_sweep as ece_sweep
+from jaxcal.metrics.test_result import TestResult as TestResult
 from jaxcal.metrics.variational import ConfidenceError as ConfidenceError
 from jaxcal.metrics.variational import variational_calibration_error as variational_calibration_error
 from jaxcal.metrics.variational import variational_confidence_error as variational_confidence_error
@@ -48,8 +53,10 @@ __all__ = [
     "MurphyDecomposition",
     "ReliabilityCurve",
     "SmoothReliabilityCurve",
+    "SweepResult",
     "TestResult",
     "accuracy",
+    "ace",
     "auroc",
     "calibration_intercept",
     "calibration_slope",
@@ -57,7 +64,9 @@ __all__ = [
     "corp_decomposition",
     "corp_reliability_curve",
     "cutoff_calibration_error",
+    "debiased_ece",
     "ece",
+    "ece_sweep",
     "ici",
     "kolmogorov_smirnov_calibration",
     "murphy_decomposition",

@@ -1,5 +1,7 @@
-"""Numerical building blocks that know no statistics: roots, softmax, sorting, careful sums, isotonic regression."""
+"""Numerical building blocks that know no statistics: roots, isotonic regression, softmax, sorting, sums, random bits."""
 
+from jaxcal.solvers.bits import scaled_to as scaled_to
+from jaxcal.solvers.bits import threefry as threefry
 from jaxcal.solvers.isotonic import isotonic_regression as isotonic_regression
 from jaxcal.solvers.root import Root as Root
 from jaxcal.solvers.root import bracketed_root as bracketed_root
@@ -24,8 +26,10 @@ __all__ = [
     "row_sums",
     "run_totals",
     "scaled",
+    "scaled_to",
     "segment_totals",
     "shifted",
     "sort",
+    "threefry",
     "total",
 ]

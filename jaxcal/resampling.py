@@ -1,0 +1,96 @@
+"""Bootstrap resamples as counts: how often each row is drawn."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxcal.solvers import scaled_to, threefry
+
+# Counts start as independent Poisson variables whose total is this many standard deviations below the number of draws,
+# so that it is above it 3 times in 100,000, and are filled up in steps of twice that many: mostly one.
+_MARGIN = 4.0
+
+# A Poisson variable of mean 1 exceeds 12, and one of mean 8 exceeds 32, with probability 1e-10; beyond that the general
+# generator is called, which is a hundred times slower.
+_TERMS, _FEW, _TERMS_OF_FEW = 12, 8, 32
+
+# Draws are counted in int32.
+_MOST_DRAWS = 2**31 - 1
+
+
+def units(weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """What is drawn from `weights (n,)`: how many units each row holds, int32, and what a unit weighs.
+
+    Whole weights are counts of rows of weight 1. Other weights belong to their row, which is one unit.
+    """
+    weights = jnp.where(weights > 0, weights, 0)
+    whole = jnp.all(weights == jnp.floor(weights)) & (jnp.sum(weights) <= _MOST_DRAWS)
+    count = jnp.where(whole, weights, weights > 0).astype(jnp.int32)
+    return count, jnp.where(whole, 1, weights)
+
+
+def multinomial(words: jax.Array, n: int, count: jax.Array | None) -> jax.Array:
+    """Draw as many rows as there are, with replacement: how often each came, int32 `(b, n)` for words `(b, 2)`.
+
+    The sum of `count (n,)` rows is drawn, row i with probability count_i / sum; None is one of each.
+
+    Independent Poisson counts, given their sum N, are a multinomial draw of N rows; rows drawn one by one make up what
+    is missing. A lane with N too large starts from nothing. So the counts are exactly multinomial, up to the resolution
+    2^-24 of the uniform numbers, at a fraction of the price of drawing every row.
+    """
+    total = jnp.uint32(n) if count is None else jnp.sum(count).astype(jnp.uint32)
+    key = (words[:, :1], words[:, 1:])
+    rate = jnp.maximum(1 - _MARGIN / jnp.sqrt(total.astype(jnp.float32)), 0)
+    if count is None:
+        drawn = _poisson(key, rate, n, _TERMS)
+    else:
+        few = jnp.max(count) <= _FEW
+        sparse, dense = (
+            lambda: _poisson(key, rate * count, n, _TERMS_OF_FEW),
+            lambda: _poisson_of_many(words, rate * count),
+        )
+        drawn = lax.cond(few, sparse, dense)
+    missing = total.astype(jnp.int32) - jnp.sum(drawn, axis=-1, dtype=jnp.int32)
+    too_many = missing < 0
+    drawn = jnp.where(too_many[:, None], 0, drawn)
+    missing = jnp.where(too_many, total.astype(jnp.int32), missing)
+    ends = None if count is None else jnp.cumsum(count)
+    size = min(n, math.ceil(2 * _MARGIN * math.sqrt(n)))
+
+    def fill_up(state):
+        step, drawn, missing = state
+        row = scaled_to(_words(key, step, size), total).astype(jnp.int32)
+        row = row if ends is None else jnp.searchsorted(ends, row, side="right").astype(jnp.int32)
+        one = (jnp.arange(size) < missing[:, None]).astype(drawn.dtype)
+        drawn = jax.vmap(lambda d, r, o: d.at[r].add(o, mode="drop"))(drawn, row, one)
+        return step + 1, drawn, jnp.maximum(missing - size, 0)
+
+    # ends: every step draws `size` of the missing rows
+    return lax.while_loop(lambda state: jnp.any(state[2] > 0), fill_up, (jnp.uint32(1), drawn, missing))[1]
+
+
+def _words(key, step, n: int):
+    """Uniform uint32 `(b, n)`, other ones for every step."""
+    pair = threefry(key, (step, jnp.arange(-(-n // 2), dtype=jnp.uint32)[None]))
+    return jnp.concatenate(pair, axis=-1)[:, :n]
+
+
+def _poisson(key, rate, n: int, num_terms: int):
+    """Poisson variables `(b, n)`: how many steps of their distribution function are at or below a uniform number."""
+    uniform = (_words(key, jnp.uint32(0), n) >> 8).astype(jnp.float32) * 2.0**-24
+    mass = below = jnp.exp(-rate)
+    count = jnp.zeros(uniform.shape, jnp.int32)
+    for k in range(1, num_terms + 1):
+        count += uniform >= below
+        mass *= rate / k
+        below += mass
+    return count
+
+
+def _poisson_of_many(words, rate):
+    def one(words):
+        return jax.random.poisson(jax.random.wrap_key_data(words, impl="threefry2x32"), rate, dtype=jnp.int32)
+
+    return jax.vmap(one)(words)

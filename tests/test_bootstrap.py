@@ -1,0 +1,306 @@
+"""Bootstrap: exact multinomial counts, intervals against NumPy and enumeration, weights, pytrees, bad input."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import chi2, multinomial, norm, poisson
+
+import jaxcal
+from jaxcal.resampling import multinomial as draw
+from jaxcal.resampling import units
+from jaxcal.solvers import scaled_to, threefry
+
+KEY = jax.random.key(0)
+RNG = np.random.default_rng(0)
+X = RNG.exponential(size=40).astype(np.float32)
+COUNTS = RNG.integers(0, 4, 40)
+
+
+def mean(x, weights):
+    weights = jnp.ones(x.shape[-1:]) if weights is None else weights
+    return jnp.sum(weights * x, axis=-1) / jnp.sum(weights)
+
+
+def parts(x, weights):
+    """A pytree with a leaf that is no number of its own, one that sometimes is NaN, and a batch."""
+    middle = mean(x, weights)
+    return {
+        "mean": middle,
+        "steps": jnp.int32(3),
+        "root": jnp.sqrt(middle - 1),
+        "many": jnp.stack([middle, 2 * middle]),
+    }
+
+
+# --- random words and counts ---
+
+
+def test_threefry_is_the_published_generator():
+    """Known answers of the reference implementation (Random123, kat_vectors: threefry2x32 20)."""
+    for counter, key, expected in (
+        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+        ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
+        ((0x243F6A88, 0x85A308D3), (0x13198A2E, 0x03707344), (0xC4923A9C, 0x483DF7A0)),
+    ):
+        words = threefry(tuple(map(jnp.uint32, key)), tuple(map(jnp.uint32, counter)))
+        assert tuple(map(int, words)) == expected
+
+
+def test_scaling_words_is_exact():
+    words, sizes = RNG.integers(0, 2**32, 500, dtype=np.uint32), RNG.integers(1, 2**32, 500, dtype=np.uint32)
+    words[:3], sizes[:3] = 2**32 - 1, [1, 2**16, 2**32 - 1]
+    expected = [int(a) * int(b) >> 32 for a, b in zip(words, sizes, strict=True)]
+    np.testing.assert_array_equal(scaled_to(jnp.asarray(words), jnp.asarray(sizes)), np.array(expected, np.uint32))
+
+
+def _words(number, seed=0):
+    return jax.random.bits(jax.random.key(seed), (number, 2))
+
+
+def _fits(observed, expected):
+    """Pearson's chi-square statistic below its 1 - 1e-6 quantile."""
+    observed, expected = np.asarray(observed, float), np.asarray(expected, float)
+    assert expected.min() > 5
+    return np.sum((observed - expected) ** 2 / expected) < chi2.ppf(1 - 1e-6, len(expected) - 1)
+
+
+@pytest.mark.parametrize("count", [None, (1, 1, 1), (2, 0, 1), (1, 2, 2)])
+def test_counts_of_three_rows_have_the_multinomial_law(count):
+    number = 40_000
+    base = (1, 1, 1) if count is None else count
+    total = sum(base)
+    drawn = np.asarray(draw(_words(number), 3, None if count is None else jnp.asarray(count)))
+    assert (drawn.sum(1) == total).all() and drawn.dtype == np.int32
+    places = [c for c in itertools.product(range(total + 1), repeat=3) if sum(c) == total]
+    law = multinomial.pmf(places, total, np.array(base) / total)
+    possible = law > 0
+    seen = [(drawn == place).all(1).sum() for place in places]
+    assert _fits(np.array(seen)[possible], law[possible] * number) and sum(np.array(seen)[possible]) == number
+
+
+@pytest.mark.parametrize("count", [None, 1, 2, 30], ids=str)
+def test_counts_of_many_rows_have_the_multinomial_law(count):
+    """One row and the first third of 300 rows are binomial; the two are compared with the exact law by chi-square."""
+    n, number = 300, 2000
+    total = n * (count or 1)
+    drawn = np.asarray(draw(_words(number, 1), n, None if count is None else jnp.full(n, count)))
+    assert (drawn.sum(1) == total).all()
+    z = (drawn[:, :100].sum(1) - total / 3) / math.sqrt(total * 2 / 9)
+    assert abs(z.mean()) < 5 / math.sqrt(number) and abs(z.var() - 1) < 5 * math.sqrt(2 / number)
+    # variance and covariance of rows: a multinomial's, not that of independent counts
+    share = 1 / n
+    np.testing.assert_allclose(drawn.var(0).mean(), total * share * (1 - share), rtol=5 * math.sqrt(2 / drawn.size))
+    if count in (None, 1):
+        k = np.arange(5)
+        binomial = [math.comb(n, int(j)) * share**j * (1 - share) ** (n - j) for j in k]
+        observed = np.bincount(drawn.ravel(), minlength=6)
+        expected = np.array([*binomial, 1 - sum(binomial)]) * drawn.size
+        assert _fits([*observed[:5], observed[5:].sum()], expected)
+
+
+def test_a_lane_with_too_many_starts_from_nothing(monkeypatch):
+    """With a margin of 0 half of the Poisson totals are too large, and the law must not notice."""
+    from jaxcal import resampling
+
+    monkeypatch.setattr(resampling, "_MARGIN", 0.05)
+    number, n = 4000, 30
+    totals = poisson.sf(n, n * (1 - 0.05 / math.sqrt(n)))
+    assert 0.3 < totals < 0.6
+    drawn = np.asarray(draw(_words(number, 2), n, None))
+    assert (drawn.sum(1) == n).all()
+    first = np.bincount(drawn[:, 0], minlength=4)
+    law = [math.comb(n, j) * (1 / n) ** j * (1 - 1 / n) ** (n - j) for j in range(4)]
+    assert _fits([*first[:4], first[4:].sum()], np.array([*law, 1 - sum(law)]) * number)
+
+
+def test_units():
+    for weights, count, unit in (
+        ([2.0, 0.0, 3.0], [2, 0, 3], [1, 1, 1]),
+        ([0.5, 0.0, 2.0], [1, 0, 1], [0.5, 0, 2]),
+        ([np.nan, 1.0, -1.0], [0, 1, 0], [1, 1, 1]),
+    ):
+        got_count, got_unit = units(jnp.asarray(weights))
+        assert got_count.tolist() == count and np.broadcast_to(got_unit, 3).tolist() == unit
+
+
+# --- intervals ---
+
+
+@pytest.mark.parametrize("method", ["percentile", "basic", "centred", "bca"])
+def test_ends_are_those_of_the_draws(method, eps):
+    """Each method written again in NumPy, from the draws and, for bca, the 40 leave-one-out means."""
+    result = jaxcal.bootstrap(mean, KEY, X, num_resamples=499, method=method, level=0.9)
+    t, draws = float(X.astype(np.float64).mean()), np.sort(np.asarray(result.draws, np.float64))
+    low, high = draws[[24, 474]]  # .05 and .95 of 498 steps, outward
+    if method == "basic":
+        low, high = 2 * t - high, 2 * t - low
+    if method == "centred":
+        low, high = low + t - draws.mean(), high + t - draws.mean()
+    if method == "bca":
+        influence = t - (X.astype(np.float64).sum() - X) / 39
+        influence = influence - influence.mean()
+        acceleration = np.sum(influence**3) / (6 * np.sum(influence**2) ** 1.5)
+        bias = norm.ppf(np.mean(draws < t))
+        levels = [
+            norm.cdf(bias + (bias + z) / (1 - acceleration * (bias + z))) for z in (norm.ppf(0.05), norm.ppf(0.95))
+        ]
+        low, high = draws[math.floor(levels[0] * 498)], draws[math.ceil(levels[1] * 498)]
+    np.testing.assert_allclose(result.lower, low, rtol=64 * eps)
+    np.testing.assert_allclose(result.upper, high, rtol=64 * eps)
+    np.testing.assert_allclose(result.standard_error, draws.std(ddof=1), rtol=1e-4)
+    assert result.num_failed == 0 and result.draws.shape == (499,)
+
+
+def test_the_draws_have_the_mean_and_variance_of_the_bootstrap():
+    """Of a mean both are known: the sample mean, and the sample variance over n."""
+    result = jaxcal.bootstrap(mean, KEY, X, num_resamples=20_000)
+    z = (np.asarray(result.draws, np.float64) - X.mean()) / (X.std() / math.sqrt(40))
+    assert abs(z.mean()) < 5 / math.sqrt(20_000) and abs(z.var() - 1) < 0.06
+
+
+def test_whole_weights_are_repeated_rows():
+    """Same law: mean and variance of the draws are those of the repeated rows, sum(weights) of them."""
+    repeated = np.repeat(X, COUNTS)
+    result = jaxcal.bootstrap(mean, KEY, X, num_resamples=20_000, weights=COUNTS)
+    np.testing.assert_allclose(result.estimate, repeated.mean(), rtol=1e-6)
+    z = (np.asarray(result.draws, np.float64) - repeated.mean()) / (repeated.std() / math.sqrt(len(repeated)))
+    assert abs(z.mean()) < 5 / math.sqrt(20_000) and abs(z.var() - 1) < 0.06
+    kw = {"num_resamples": 499, "method": "bca"}
+    bca, again = jaxcal.bootstrap(mean, KEY, X, weights=COUNTS, **kw), jaxcal.bootstrap(mean, KEY, repeated, **kw)
+    np.testing.assert_allclose(
+        [bca.lower, bca.upper], [again.lower, again.upper], atol=0.3 * float(again.standard_error)
+    )
+
+
+def test_other_weights_stay_with_their_row(eps):
+    weights = np.where(COUNTS > 0, COUNTS + 0.5, 0).astype(np.float32)
+    result = jaxcal.bootstrap(total_weight, KEY, X, num_resamples=200, weights=weights)
+    rows = (weights > 0).sum()
+    # as many rows as have weight are drawn, so the totals scatter round that of the weights
+    spread = weights[weights > 0].std() * math.sqrt(rows)
+    assert abs(np.mean(result.draws) - weights.sum()) < 5 * spread / math.sqrt(200)
+    assert np.isclose(np.std(result.draws), spread, rtol=0.3)
+
+
+def total_weight(x, weights):
+    return jnp.sum(jnp.ones(x.shape[-1:]) if weights is None else weights)
+
+
+def test_pytrees_failures_and_leaves_without_an_interval():
+    result = jaxcal.bootstrap(parts, KEY, X, num_resamples=499)
+    assert result.estimate["steps"] == 3 and result.lower["steps"] is None and result.draws["steps"] is None
+    assert result.lower["many"].shape == (2,) and result.draws["many"].shape == (499, 2)
+    np.testing.assert_allclose(result.upper["many"], result.upper["mean"] * np.array([1, 2]), rtol=1e-6)
+    failed = np.isnan(np.asarray(result.draws["root"]))
+    assert 0 < result.num_failed["root"] == failed.sum() < 499
+    ordered = np.sort(np.asarray(result.draws["root"])[~failed])
+    outside = int(0.025 * (len(ordered) - 1))
+    assert result.lower["root"] == ordered[outside] and result.upper["root"] == ordered[len(ordered) - 1 - outside]
+    np.testing.assert_allclose(result.standard_error["root"], ordered.std(ddof=1), rtol=1e-3)
+
+
+def infinite(x, weights):
+    middle = mean(x, weights)
+    return jnp.where(middle > 1.1, jnp.inf, middle), jnp.full((), jnp.nan)
+
+
+def test_infinite_and_missing_estimates():
+    result = jaxcal.bootstrap(infinite, KEY, X, num_resamples=499)
+    assert result.upper[0] == np.inf and np.isfinite(result.lower[0]) and result.standard_error[0] == np.inf
+    assert np.isnan([result.lower[1], result.upper[1], result.standard_error[1]]).all()
+    assert result.num_failed[1] == 499
+
+
+def temperature(logits, labels, weights):
+    return jaxcal.fit_temperature(logits, labels, weights=weights).temperature
+
+
+def test_a_temperature_and_its_standard_error():
+    """The sandwich formula for the standard error of T, computed in NumPy at the fit."""
+    z = np.asarray(2.0 * jax.random.normal(jax.random.key(1), (1000, 3)))
+    y = np.asarray(jax.random.categorical(jax.random.key(2), z / 1.5))
+    result = jaxcal.bootstrap(temperature, KEY, z, y, num_resamples=300)
+    u = 1 / float(result.estimate)
+    q = np.exp(u * z) / np.exp(u * z).sum(1, keepdims=True)
+    score = (q * z).sum(1) - z[np.arange(1000), y]
+    curvature = ((q * z**2).sum(1) - (q * z).sum(1) ** 2).mean()
+    expected = math.sqrt((score**2).mean() / 1000) / curvature / u**2
+    np.testing.assert_allclose(result.standard_error, expected, rtol=0.15)
+    assert result.lower < result.estimate < result.upper
+
+
+def pair(logits, labels, weights):
+    risk = jaxcal.risk(logits, labels, weights=weights)
+    return risk, risk[1] - risk[0]
+
+
+def test_leading_axes_share_their_draws_and_blocks_change_nothing(monkeypatch, eps):
+    import sys
+
+    z = RNG.normal(size=(2, 100, 3)).astype(np.float32)
+    y = RNG.integers(0, 3, 100)
+    risk, difference = jaxcal.bootstrap(pair, KEY, z, y, num_resamples=50).draws
+    np.testing.assert_allclose(risk[:, 1] - risk[:, 0], difference, atol=64 * eps)
+    monkeypatch.setattr(sys.modules["jaxcal.bootstrap"], "_BLOCK", 1000)
+    again = jaxcal.bootstrap(lambda z, y, weights: pair(z, y, weights), KEY, z, y, num_resamples=50).draws
+    np.testing.assert_allclose(again[1], difference, atol=64 * eps)
+
+
+def test_groups_of_rows_for_the_jackknife():
+    """The acceleration of a mean is skewness / (6 sqrt n); the ends differ from it by the noise of the groups."""
+    x = np.random.default_rng(1).exponential(size=3000).astype(np.float32)
+    result = jaxcal.bootstrap(mean, KEY, x, num_resamples=2000, method="bca")
+    skewness = np.mean((x - x.mean()) ** 3) / x.std() ** 3
+    draws = np.sort(np.asarray(result.draws))
+    bias, acceleration = norm.ppf(np.mean(draws < x.mean())), skewness / 6 / math.sqrt(3000)
+    for z, end in ((-1.959964, result.lower), (1.959964, result.upper)):
+        expected = norm.cdf(bias + (bias + z) / (1 - acceleration * (bias + z)))
+        assert abs(np.mean(draws <= end) - expected) < 0.006
+
+
+def test_under_jit_and_with_another_key():
+    call = jax.jit(lambda key, x: jaxcal.bootstrap(mean, key, x, num_resamples=499))
+    result, eager = call(KEY, X), jaxcal.bootstrap(mean, KEY, X, num_resamples=499)
+    np.testing.assert_allclose(result.draws, eager.draws, rtol=1e-6)
+    assert (call(jax.random.key(1), X).draws != result.draws).any()
+    assert len(jax.tree.leaves(result)) == 6
+
+
+def test_one_compilation_a_metric_and_shape():
+    traces = []
+
+    def metric(x, weights):
+        traces.append(1)
+        return mean(x, weights)
+
+    for seed in range(3):
+        jaxcal.bootstrap(metric, jax.random.key(seed), X, num_resamples=20)
+    assert len(traces) <= 3 + 2  # an eager call each, and the traces of one compilation
+
+
+def test_bad_input():
+    labels = np.array([0, 1, 2, 5])
+    with pytest.raises(ValueError, match="labels must be integers in"):
+        jaxcal.bootstrap(temperature, KEY, np.eye(4, 3), labels)
+    assert np.isnan(jaxcal.bootstrap(mean, KEY, X, num_resamples=20, weights=np.full(40, -1.0)).upper)
+    for kw, match in (
+        ({"method": "normal"}, "method must be one of"),
+        ({"num_resamples": 1}, "num_resamples must be"),
+        ({"level": 1.0}, "level must be in"),
+        ({"weights": np.ones(39)}, "weights must have shape"),
+        ({"weights": np.ones((1, 40))}, "weights"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            jaxcal.bootstrap(mean, KEY, X, **kw)
+    with pytest.raises(ValueError, match="needs the data"):
+        jaxcal.bootstrap(mean, KEY)
+    with pytest.raises(ValueError, match=r"shape \(\.\.\., n\)"):
+        jaxcal.bootstrap(mean, KEY, np.float32(1))
+    with pytest.raises(ValueError, match="at most 512 rows"):
+        jaxcal.bootstrap(mean, KEY, np.ones(600, np.float32), weights=np.ones(600), method="bca")
+    with pytest.raises(TypeError, match="floating point"):
+        jaxcal.bootstrap(lambda x, weights: jnp.int32(1), KEY, X)
