@@ -59,7 +59,7 @@ METRICS = {
     "calibration_slope": Metric(_fields(jaxcal.calibration_slope), rounding=500),  # the data have a poor slope
     "weak_calibration_test": Metric(_p_value(jaxcal.weak_calibration_test)),
     "observed_expected_ratio": Metric(jaxcal.observed_expected_ratio),
-    "ici": Metric(_fields(jaxcal.ici)),
+    "ici": Metric(_fields(jaxcal.ici), differentiable=False),  # not in the weights
 }
 metrics = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS.keys())
 weighted = pytest.mark.parametrize(
