@@ -1,5 +1,7 @@
 """Calibration line, its test, observed over expected and integrated calibration index, against independent NumPy."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -131,7 +133,7 @@ def test_invalid_lanes_have_their_status():
 
 
 def test_the_test_has_its_size():
-    """2,000 calibrated data sets of 100 rows: share below 5 % within 4 standard errors of 0.0525, the size there."""
+    """2,000 calibrated data sets of 100 rows: the share below 5 % within 4 standard errors of 0.0525, its size."""
     rng = np.random.default_rng(1)
     p = rng.random((2000, 100))
     result = jaxcal.weak_calibration_test(p, rng.random(p.shape) < p)
@@ -217,3 +219,13 @@ def test_ici_of_many_rows_finds_the_distance():
     p = rng.random(20_000).astype(np.float32)
     result = _index(jaxcal.ici(p, rng.random(p.size) < p**2, num_points=32))
     np.testing.assert_allclose(result, [1 / 6, 3 / 16, 0.2475, 0.25], atol=0.02)
+
+
+def test_derivatives_of_the_ici(x64):
+    """Against central differences; every forecast is a point of the regression."""
+    if not x64:
+        pytest.skip("finite differences need float64")
+    p = jnp.asarray(np.sort(np.random.default_rng(4).uniform(0.03, 0.97, N)))
+    value = jax.jit(lambda p: sum(getattr(jaxcal.ici(p, Y[0]), name) for name in POINTS))
+    differences = [(value(p.at[i].add(1e-6)) - value(p.at[i].add(-1e-6))) / 2e-6 for i in range(N)]
+    np.testing.assert_allclose(jax.grad(value)(p), differences, rtol=1e-6, atol=1e-7)

@@ -38,7 +38,6 @@ from jaxcal.metrics.smooth_reliability import smooth_reliability_curve as smooth
 from jaxcal.metrics.spiegelhalter import spiegelhalter_test as spiegelhalter_test
 from jaxcal.metrics.sweep import SweepResult as SweepResult
 from jaxcal.metrics.sweep import ece_sweep as ece_sweep
-from jaxcal.metrics.test_result import TestResult as TestResult
 from jaxcal.metrics.variational import ConfidenceError as ConfidenceError
 from jaxcal.metrics.variational import variational_calibration_error as variational_calibration_error
 from jaxcal.metrics.variational import variational_confidence_error as variational_confidence_error

@@ -187,8 +187,10 @@ def _decompose(loss, p, y, weights):
         """Loss of the forecasts, and how much of it recalibration takes off, where the event came out so."""
         label = jnp.full((), event, jnp.int32)
         before, after = (per_example(loss, q, jnp.broadcast_to(label, q.shape[:-1])) for q in (forecast, truth))
-        seen = count > 0  # an outcome that never came costs nothing, also where it was impossible
-        return jnp.where(seen, count * before, 0), jnp.where(seen & (z != fit), count * (before - after), 0)
+        # an outcome that never came costs nothing, also where it was impossible; selected before it is multiplied by 0
+        seen = count > 0
+        gain = jnp.where(seen & (z != fit), before - after, 0)
+        return count * jnp.where(seen, before, 0), count * gain
 
     (losses_1, gains_1), (losses_0, gains_0) = excess(1, s), excess(0, m - s)
     spread = m * loss._divergence(jnp.broadcast_to(overall, truth.shape), truth)

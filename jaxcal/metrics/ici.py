@@ -56,9 +56,9 @@ def ici(p, y, *, span: float = 0.75, num_points: int = 128, weights=None) -> Cal
         cut at 0 and 1. NaN where floor(span * n) < 1. Invalid lanes are NaN; an eager call raises `ValueError` if no
         lane is valid.
 
-    It estimates the l1 calibration error of the smoothed outcomes, and is biased upwards: by about sqrt(v / n), times a
-    constant of the smoother, for calibrated forecasts. No interval. Differentiable in p and weights with the order
-    held fixed. Cost O(num_points * n), 40 ns each on CPU.
+    It estimates the l1 calibration error of the smoothed outcomes. Its bias is positive, of order n^(-1/2) for
+    calibrated forecasts; no interval. Differentiable in p with the order held fixed, not in the weights: it jumps where
+    a neighbourhood takes in another row. Cost O(num_points * n), 40 ns each on CPU.
 
     Examples:
         >>> import jax

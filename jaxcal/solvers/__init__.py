@@ -1,4 +1,4 @@
-"""Numerical building blocks that know no statistics: roots, isotonic regression, softmax, sorting, sums, random bits."""
+"""Numerical building blocks that know no statistics: roots, isotonic fits, softmax, sorting, sums, random bits."""
 
 from jaxcal.solvers.bits import scaled_to as scaled_to
 from jaxcal.solvers.bits import threefry as threefry
