@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 import jaxcal
-from jaxcal.cli import bootstrap, predictions
+from jaxcal.cli import bootstrap, event, predictions
 from jaxcal.cli.console import UserError, progress, require, table, write
 from jaxcal.cli.files import check_output, nth, replacing
 
 DESCRIPTION = """\
 Measure the calibration of predictions you have: risk (mean proper loss) split into calibration error, which temperature
-scaling removes, and refinement error, which it does not; temperature, accuracy and ECE.
+scaling removes, and refinement error, which it does not; temperature and accuracy; and for the confidence of the
+predicted class ECE, its successors without that bias, the calibration line, and tests.
 
 What is a logit, a probability or a label is named by you and never guessed. Leave the names out to see what a file
 holds and a complete command to type."""
@@ -36,8 +37,9 @@ labels: whole numbers from 0 to k - 1 in the order of the columns; or whatever f
 weights: counts; a row of weight 2 equals two rows, a row of weight 0 is left out and not checked. If all are whole
   numbers, a resample draws sum(weights) rows; otherwise each row keeps its weight when it is drawn.
 intervals: 95 % percentile bootstrap over rows; temperature (and folds) are fitted anew in every resample.
---json prints one object: n, k, loss, ..., and in "estimates" a {"value", "lower", "upper"} for each quantity. Infinite
-  numbers are the strings "Infinity" and "-Infinity"; what does not exist is null.
+--json prints one object: n, k, loss, ..., in "estimates" a {"value", "lower", "upper"} for each quantity, in "tests" a
+  {"statistic", "p_value", "reliable"} for each test. Infinite numbers are the strings "Infinity" and "-Infinity"; what
+  does not exist is null.
 exit code: 0, or 2 with one line on stderr when the file or the arguments are at fault."""
 
 LOSSES = {
@@ -64,7 +66,8 @@ class _Result(NamedTuple):
     estimates: bootstrap.Estimates
     fit: jaxcal.TemperatureFit
     intervals: bootstrap.Intervals | None
-    ece: float
+    event: dict[str, event.Estimate]
+    tests: dict[str, event.Test]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,17 +116,20 @@ def run(args: argparse.Namespace) -> int:
             )
             intervals = bootstrap.intervals(*drawn)
         confidence, correct = data.top_label()
-        ece = float(jaxcal.ece(confidence, correct, num_bins=_NUM_BINS, weights=data.weights))
+        measured = event.estimates(
+            confidence, correct, data.weights, num_bins=_NUM_BINS, resamples=args.resamples, seed=args.seed
+        )
+        tests = event.tests(confidence, correct, data.weights)
         if fit_file is not None:
             fit.check()
     except ValueError as error:
         raise UserError(" ".join(str(error).split())) from error
     if plot is not None:
-        _draw(plot, args, data, fit, ece)
+        _draw(plot, args, data, fit, measured["ece"].value)
     if fit_file is not None:
         with replacing(fit_file) as temporary:
             fit.save(temporary)
-    result = _Result(estimates, fit, intervals, ece)
+    result = _Result(estimates, fit, intervals, measured, tests)
     notes = data.notes + _notes(args, result, data.weights)
     present = np.unique(data.labels)
     if len(present) == 1:
@@ -132,6 +138,8 @@ def run(args: argparse.Namespace) -> int:
         write(json.dumps(_report(args, data, result, notes), indent=2, allow_nan=False))
         return 0
     write(_table(args, data, result))
+    write("")
+    write(_event_table(result))
     write("")
     for note in notes:
         write(note)
@@ -189,7 +197,14 @@ def _notes(args, result: _Result, weights) -> list[str]:
             notes.append(f"{intervals.failed:,} resamples gave no number for some quantity and are left out there")
         if intervals.at_bound and status == jaxcal.Status.CONVERGED:
             notes.append(f"in {intervals.at_bound:,} resamples T is at a bound, so its interval is not reliable")
-    notes.append(f"ECE: plug-in, top label, {_NUM_BINS} equal-width bins; it is biased upward, so it gets no interval")
+    notes.append("ECE, smooth ECE and cutoff: biased upward, so they get no interval")
+    if intervals is not None:
+        notes.append("debiased: centred bootstrap; rankECE: holds for every law, and is wide; slope, intercept: normal")
+    poor = [name.replace("_", " ") for name, test in result.tests.items() if not test.reliable]
+    if poor:
+        notes.append(
+            f"test of {', '.join(poor)}: too few rows or too extreme confidences for a p-value to be trusted"
+        )
     return notes
 
 
@@ -210,11 +225,25 @@ def _table(args, data, result: _Result) -> str:
         value, lower, upper = _ends(result, quantity)
         interval = "" if lower is None else f"[{_show(lower)}, {_show(upper)}]"
         rows.append((quantity, _show(value), interval, text))
-    rows.append(("ECE", _show(result.ece), "", f"top label, {_NUM_BINS} bins"))
     weight = "" if data.weights is None else f", total weight {data.weights.sum():,.6g}"
     how = f", {args.folds}-fold refinement" if args.folds else ""
     title = f"{args.file}: {n:,} rows{weight}, {k} classes{how}"
     return title + "\n\n" + table(("", "estimate", "95 % interval", "meaning"), rows, left=(0, 3))
+
+
+_EVENT_NAMES = {"ece": "ECE", "smooth_ece": "smooth ECE", "debiased_ece": "debiased", "rank_ece": "rankECE"}
+
+
+def _event_table(result: _Result) -> str:
+    rows = []
+    for name, (value, lower, upper, meaning) in result.event.items():
+        interval = "" if lower is None or math.isnan(lower) else f"[{_show(lower)}, {_show(upper)}]"
+        shown = "none" if math.isnan(value) else _show(value)
+        rows.append((_EVENT_NAMES.get(name, name), shown, interval, meaning))
+    for name, test in result.tests.items():
+        shown = "none" if math.isnan(test.p_value) else f"p = {test.p_value:.3g}"
+        rows.append((f"test, {name}", shown, "", test.meaning))
+    return "calibration of the top label\n\n" + table(("", "estimate", "95 % interval", "meaning"), rows, left=(0, 3))
 
 
 def _ends(result: _Result, quantity: str) -> tuple[float, float | None, float | None]:
@@ -240,7 +269,12 @@ def _report(args, data, result: _Result, notes: list[str]) -> dict:
     for quantity in bootstrap.Estimates._fields:
         value, lower, upper = _ends(result, quantity)
         estimates[quantity] = {"value": _plain(value), "lower": _plain(lower), "upper": _plain(upper)}
-    estimates["ece"] = {"value": _plain(result.ece), "lower": None, "upper": None}
+    for name, (value, lower, upper, _) in result.event.items():
+        estimates[name] = {"value": _plain(value), "lower": _plain(lower), "upper": _plain(upper)}
+    tests = {
+        name: {"statistic": _plain(test.statistic), "p_value": _plain(test.p_value), "reliable": test.reliable}
+        for name, test in result.tests.items()
+    }
     return {
         "file": args.file,
         "n": n,
@@ -254,6 +288,7 @@ def _report(args, data, result: _Result, notes: list[str]) -> dict:
         "failed_resamples": result.intervals.failed if result.intervals else 0,
         "seed": args.seed,
         "estimates": estimates,
+        "tests": tests,
         "status": jaxcal.Status(int(result.fit.status)).name,
         "notes": notes,
         "plot": args.plot,
