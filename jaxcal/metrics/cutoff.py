@@ -25,7 +25,7 @@ def cutoff_calibration_error(p, y, *, weights=None) -> jax.Array:
         raises `ValueError` if no lane is valid. Independent of the order of the rows.
 
     Estimates the supremum for the law of the data without bins or smoothness, uniformly at rate n^(-1/2); its bias is
-    positive, about sqrt(2 mean(p (1 - p)) / n) for calibrated forecasts. Also known as ECCE-R. Differentiable in p
+    positive, about 1.6 sqrt(mean(p (1 - p)) / n) for calibrated forecasts. Also known as ECCE-R. Differentiable in p
     (order and interval fixed) and weights. Cost O(n log n).
 
     Examples:

@@ -41,8 +41,8 @@ def spiegelhalter_test(p, y, *, weights=None) -> TestResult:
         >>> p = jax.random.uniform(jax.random.key(0), (1000,))
         >>> y = jax.random.bernoulli(jax.random.key(1), 0.5 + 0.8 * (p - 0.5))
         >>> result = jaxcal.spiegelhalter_test(p, y)
-        >>> print(f"Z = {result.statistic:.3f}, p = {result.p_value:.4f}")
-        Z = 5.798, p = 0.0000
+        >>> print(f"Z = {result.statistic:.3f}, p = {result.p_value:.1e}")
+        Z = 5.798, p = 6.7e-09
 
     References:
         Spiegelhalter, "Probabilistic prediction in patient management and clinical trials", Statistics in Medicine
