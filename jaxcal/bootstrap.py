@@ -162,7 +162,7 @@ def _bootstrap(metric, num_resamples, method, level, key, arrays, weights, estim
         return jax.vmap(one)(rows * unit * valid)
 
     draw_key, group_key = jax.random.split(key)
-    words = jax.random.bits(draw_key, (num_resamples, 2))
+    words = jax.random.bits(draw_key, (num_resamples, 2), jnp.uint32)
     draws = _in_blocks(lambda w: evaluate(multinomial(w, n, count).astype(jnp.float32)), words, n)
     left_out = None
     if method == "bca":
@@ -234,7 +234,7 @@ def _corrected(ordered, usable, estimate, acceleration, z):
 def _jackknife(key, n: int, count):
     """Counts `(b, n)` without the i-th unit or group, as a function of i `(b,)`, and how many such units there are."""
     if n > _GROUPS:
-        seed = jax.random.bits(key, (2,))
+        seed = jax.random.bits(key, (2,), jnp.uint32)
         group = scaled_to(
             threefry(tuple(seed), (jnp.uint32(0), jnp.arange(n, dtype=jnp.uint32)))[0], jnp.uint32(_GROUPS)
         )

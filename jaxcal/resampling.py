@@ -40,7 +40,7 @@ def multinomial(words: jax.Array, n: int, count: jax.Array | None) -> jax.Array:
     is missing. A lane with N too large starts from nothing. So the counts are exactly multinomial, up to the resolution
     2^-24 of the uniform numbers, at a fraction of the price of drawing every row.
     """
-    total = jnp.uint32(n) if count is None else jnp.sum(count).astype(jnp.uint32)
+    total = jnp.uint32(n) if count is None else jnp.sum(count, dtype=jnp.uint32)
     key = (words[:, :1], words[:, 1:])
     rate = jnp.maximum(1 - _MARGIN / jnp.sqrt(total.astype(jnp.float32)), 0)
     if count is None:
@@ -56,7 +56,7 @@ def multinomial(words: jax.Array, n: int, count: jax.Array | None) -> jax.Array:
     too_many = missing < 0
     drawn = jnp.where(too_many[:, None], 0, drawn)
     missing = jnp.where(too_many, total.astype(jnp.int32), missing)
-    ends = None if count is None else jnp.cumsum(count)
+    ends = None if count is None else jnp.cumsum(count, dtype=jnp.int32)
     size = min(n, math.ceil(2 * _MARGIN * math.sqrt(n)))
 
     def fill_up(state):

@@ -17,11 +17,12 @@ from jaxcal.solvers import scaled_to, threefry
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
 X = RNG.exponential(size=40).astype(np.float32)
+EPS = float(np.finfo(np.float32).eps)  # of the results: the data are float32 in every run
 COUNTS = RNG.integers(0, 4, 40)
 
 
 def mean(x, weights):
-    weights = jnp.ones(x.shape[-1:]) if weights is None else weights
+    weights = jnp.ones(x.shape[-1:], x.dtype) if weights is None else weights
     return jnp.sum(weights * x, axis=-1) / jnp.sum(weights)
 
 
@@ -58,7 +59,7 @@ def test_scaling_words_is_exact():
 
 
 def _words(number, seed=0):
-    return jax.random.bits(jax.random.key(seed), (number, 2))
+    return jax.random.bits(jax.random.key(seed), (number, 2), jnp.uint32)
 
 
 def _fits(observed, expected):
@@ -73,7 +74,7 @@ def test_counts_of_three_rows_have_the_multinomial_law(count):
     number = 40_000
     base = (1, 1, 1) if count is None else count
     total = sum(base)
-    drawn = np.asarray(draw(_words(number), 3, None if count is None else jnp.asarray(count)))
+    drawn = np.asarray(draw(_words(number), 3, None if count is None else jnp.asarray(count, jnp.int32)))
     assert (drawn.sum(1) == total).all() and drawn.dtype == np.int32
     places = [c for c in itertools.product(range(total + 1), repeat=3) if sum(c) == total]
     law = multinomial.pmf(places, total, np.array(base) / total)
@@ -87,7 +88,7 @@ def test_counts_of_many_rows_have_the_multinomial_law(count):
     """One row and the first third of 300 rows are binomial; the two are compared with the exact law by chi-square."""
     n, number = 300, 2000
     total = n * (count or 1)
-    drawn = np.asarray(draw(_words(number, 1), n, None if count is None else jnp.full(n, count)))
+    drawn = np.asarray(draw(_words(number, 1), n, None if count is None else jnp.full(n, count, jnp.int32)))
     assert (drawn.sum(1) == total).all()
     z = (drawn[:, :100].sum(1) - total / 3) / math.sqrt(total * 2 / 9)
     assert abs(z.mean()) < 5 / math.sqrt(number) and abs(z.var() - 1) < 5 * math.sqrt(2 / number)
@@ -131,7 +132,7 @@ def test_units():
 
 
 @pytest.mark.parametrize("method", ["percentile", "basic", "centred", "bca"])
-def test_ends_are_those_of_the_draws(method, eps):
+def test_ends_are_those_of_the_draws(method):
     """Each method written again in NumPy, from the draws and, for bca, the 40 leave-one-out means."""
     result = jaxcal.bootstrap(mean, KEY, X, num_resamples=499, method=method, level=0.9)
     t, draws = float(X.astype(np.float64).mean()), np.sort(np.asarray(result.draws, np.float64))
@@ -149,8 +150,8 @@ def test_ends_are_those_of_the_draws(method, eps):
             norm.cdf(bias + (bias + z) / (1 - acceleration * (bias + z))) for z in (norm.ppf(0.05), norm.ppf(0.95))
         ]
         low, high = draws[math.floor(levels[0] * 498)], draws[math.ceil(levels[1] * 498)]
-    np.testing.assert_allclose(result.lower, low, rtol=64 * eps)
-    np.testing.assert_allclose(result.upper, high, rtol=64 * eps)
+    np.testing.assert_allclose(result.lower, low, rtol=64 * EPS)
+    np.testing.assert_allclose(result.upper, high, rtol=64 * EPS)
     np.testing.assert_allclose(result.standard_error, draws.std(ddof=1), rtol=1e-4)
     assert result.num_failed == 0 and result.draws.shape == (499,)
 
@@ -176,7 +177,7 @@ def test_whole_weights_are_repeated_rows():
     )
 
 
-def test_other_weights_stay_with_their_row(eps):
+def test_other_weights_stay_with_their_row():
     weights = np.where(COUNTS > 0, COUNTS + 0.5, 0).astype(np.float32)
     result = jaxcal.bootstrap(total_weight, KEY, X, num_resamples=200, weights=weights)
     rows = (weights > 0).sum()
@@ -238,16 +239,16 @@ def pair(logits, labels, weights):
     return risk, risk[1] - risk[0]
 
 
-def test_leading_axes_share_their_draws_and_blocks_change_nothing(monkeypatch, eps):
+def test_leading_axes_share_their_draws_and_blocks_change_nothing(monkeypatch):
     import sys
 
     z = RNG.normal(size=(2, 100, 3)).astype(np.float32)
     y = RNG.integers(0, 3, 100)
     risk, difference = jaxcal.bootstrap(pair, KEY, z, y, num_resamples=50).draws
-    np.testing.assert_allclose(risk[:, 1] - risk[:, 0], difference, atol=64 * eps)
+    np.testing.assert_allclose(risk[:, 1] - risk[:, 0], difference, atol=64 * EPS)
     monkeypatch.setattr(sys.modules["jaxcal.bootstrap"], "_BLOCK", 1000)
     again = jaxcal.bootstrap(lambda z, y, weights: pair(z, y, weights), KEY, z, y, num_resamples=50).draws
-    np.testing.assert_allclose(again[1], difference, atol=64 * eps)
+    np.testing.assert_allclose(again[1], difference, atol=64 * EPS)
 
 
 def test_groups_of_rows_for_the_jackknife():
