@@ -93,7 +93,20 @@ def test_json_is_what_the_library_says(capsys, data, npz, loss, folds):
         assert got[term] == pytest.approx(float(getattr(parts, term)), rel=1e-12)
     assert got["temperature"] == pytest.approx(float(fit.temperature), rel=1e-12)
     assert got["accuracy"] == pytest.approx(float(jaxcal.accuracy(z, y, weights=w)), rel=1e-12)
-    assert got["ece"] == pytest.approx(float(jaxcal.ece(*jaxcal.top_label(z, y), weights=w)), rel=1e-12)
+    event = jaxcal.top_label(z, y)
+    assert got["ece"] == pytest.approx(float(jaxcal.ece(*event, weights=w)), rel=1e-12)
+    assert got["smooth_ece"] == pytest.approx(float(jaxcal.smooth_ece(*event, weights=w)), rel=1e-12)
+    assert got["cutoff"] == pytest.approx(float(jaxcal.cutoff_calibration_error(*event, weights=w)), rel=1e-12)
+    assert got["rank_ece"] == pytest.approx(float(jaxcal.rank_ece(*event, weights=w)), rel=1e-12)
+    assert got["slope"] == pytest.approx(float(jaxcal.calibration_slope(*event, weights=w).slope), rel=1e-12)
+    for name, test in (
+        ("rank", jaxcal.rank_ece_test),
+        ("cumulative", jaxcal.kolmogorov_smirnov_calibration),
+        ("line", jaxcal.weak_calibration_test),
+    ):
+        found = test(*event, weights=w)
+        assert report["tests"][name]["p_value"] == pytest.approx(float(found.p_value), rel=1e-12)
+        assert report["tests"][name]["reliable"] == bool(found.reliable)
     assert (report["n"], report["k"], report["total_weight"], report["folds"]) == (N, K, float(w.sum()), folds)
     assert report["estimates"]["risk"]["lower"] is None
     assert report["status"] == "CONVERGED"
@@ -177,7 +190,7 @@ def test_intervals_are_order_statistics_and_their_width_is_right(capsys, data, n
     assert report["estimates"] != audit(capsys, *args, "--seed", 1)["estimates"]
     estimates = report["estimates"]
     assert estimates["ece"]["lower"] is None and estimates["ece"]["upper"] is None
-    for name in (*TERMS, "temperature", "accuracy"):
+    for name in (*TERMS, "temperature", "accuracy", "debiased_ece", "rank_ece", "slope", "intercept"):
         assert estimates[name]["lower"] < estimates[name]["upper"]
     losses = np.asarray(jaxcal.log_loss(z, y), np.float64)
     hits = (z.argmax(1) == y).astype(float)
@@ -229,10 +242,10 @@ def test_table_shows_the_numbers_of_the_json(capsys, npz):
     report = audit(capsys, *args)
     out = call(capsys, "audit", *args)
     for name, entry in report["estimates"].items():
-        line = next(line for line in out.splitlines() if line.strip().lower().startswith(name))
+        line = next(line for line in out.splitlines() if line.strip().lower().startswith(name.replace("_", " ")))
         numbers = [float(text) for text in re.findall(r"-?\d+\.\d*(?:e-?\d+)?", line)]
         assert numbers[0] == pytest.approx(entry["value"], rel=6e-4)
-        if name != "ece":
+        if entry["lower"] is not None:
             assert numbers[1:3] == pytest.approx([entry["lower"], entry["upper"]], rel=6e-4)
     assert "300 rows, 4 classes" in out
     assert "biased upward" in out

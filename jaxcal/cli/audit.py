@@ -199,12 +199,10 @@ def _notes(args, result: _Result, weights) -> list[str]:
             notes.append(f"in {intervals.at_bound:,} resamples T is at a bound, so its interval is not reliable")
     notes.append("ECE, smooth ECE and cutoff: biased upward, so they get no interval")
     if intervals is not None:
-        notes.append("debiased: centred bootstrap; rankECE: holds for every law, and is wide; slope, intercept: normal")
+        notes.append("debiased ECE: centred bootstrap; rank ECE: for every law, wide; slope and intercept: normal law")
     poor = [name.replace("_", " ") for name, test in result.tests.items() if not test.reliable]
     if poor:
-        notes.append(
-            f"test of {', '.join(poor)}: too few rows or too extreme confidences for a p-value to be trusted"
-        )
+        notes.append(f"test of {', '.join(poor)}: too few rows or too extreme confidences for a p-value to be trusted")
     return notes
 
 
@@ -231,15 +229,12 @@ def _table(args, data, result: _Result) -> str:
     return title + "\n\n" + table(("", "estimate", "95 % interval", "meaning"), rows, left=(0, 3))
 
 
-_EVENT_NAMES = {"ece": "ECE", "smooth_ece": "smooth ECE", "debiased_ece": "debiased", "rank_ece": "rankECE"}
-
-
 def _event_table(result: _Result) -> str:
     rows = []
     for name, (value, lower, upper, meaning) in result.event.items():
         interval = "" if lower is None or math.isnan(lower) else f"[{_show(lower)}, {_show(upper)}]"
         shown = "none" if math.isnan(value) else _show(value)
-        rows.append((_EVENT_NAMES.get(name, name), shown, interval, meaning))
+        rows.append((name.replace("ece", "ECE").replace("_", " "), shown, interval, meaning))
     for name, test in result.tests.items():
         shown = "none" if math.isnan(test.p_value) else f"p = {test.p_value:.3g}"
         rows.append((f"test, {name}", shown, "", test.meaning))
