@@ -34,7 +34,7 @@ def _p_value(test, **options):
 
 METRICS = {
     "ece": Metric(lambda p, y, **kw: jaxcal.ece(p, y, num_bins=5, **kw)),
-    "ace": Metric(lambda p, y, **kw: jaxcal.ace(p, y, num_bins=4, **kw)),
+    "ace": Metric(lambda p, y, **kw: jaxcal.ace(p, y, num_bins=7, **kw)),
     "debiased_ece": Metric(lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=2, **kw)),
     "debiased_ece, u": Metric(lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=2, estimator="u", **kw)),
     "debiased_ece, tcal": Metric(lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=5, estimator="tcal", **kw)),
