@@ -22,10 +22,10 @@ class Metric(NamedTuple):
     """One entry: the call, what it promises, and how far float32 may be off in units of eps."""
 
     call: Callable  # (p, y, weights=None) to one array (...)
-    weights: bool = True
     differentiable: bool | str = True  # "p": not in the weights
     rounding: float = 64
     exists: bool = True  # on the data above, for every lane
+    variant: bool = False  # of an entry above, with which it shares what comes before and after the formula
 
 
 def _p_value(test, **options):
@@ -45,7 +45,7 @@ def _fields(metric, **options):
 METRICS = {
     "ece": Metric(lambda p, y, **kw: jaxcal.ece(p, y, num_bins=5, **kw)),
     "smooth_ece": Metric(jaxcal.smooth_ece),
-    "smooth_ece, bandwidth": Metric(lambda p, y, **kw: jaxcal.smooth_ece(p, y, bandwidth=0.07, **kw)),
+    "smooth_ece, bandwidth": Metric(lambda p, y, **kw: jaxcal.smooth_ece(p, y, bandwidth=0.07, **kw), variant=True),
     "smooth_reliability_curve": Metric(
         lambda p, y, **kw: jaxcal.smooth_reliability_curve(p, y, bandwidth=0.1, num_points=2, **kw).frequency[..., 1],
         differentiable=False,
@@ -57,36 +57,47 @@ METRICS = {
     "spiegelhalter_test": Metric(_p_value(jaxcal.spiegelhalter_test), differentiable=False, rounding=300),
     "ace": Metric(lambda p, y, **kw: jaxcal.ace(p, y, num_bins=7, **kw)),
     "debiased_ece": Metric(lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=2, **kw)),
-    "debiased_ece, u": Metric(lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=2, estimator="u", **kw)),
-    "debiased_ece, tcal": Metric(lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=5, estimator="tcal", **kw)),
+    "debiased_ece, u": Metric(
+        lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=2, estimator="u", **kw), variant=True
+    ),
+    "debiased_ece, tcal": Metric(
+        lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=5, estimator="tcal", **kw), variant=True
+    ),
     "ece_sweep": Metric(lambda p, y, **kw: jaxcal.ece_sweep(p, y, **kw).ece),
     "rank_ece": Metric(jaxcal.rank_ece),
-    "rank_ece_interval": Metric(lambda p, y, **kw: jaxcal.rank_ece_interval(p, y, **kw).upper),
+    "rank_ece_interval": Metric(lambda p, y, **kw: jaxcal.rank_ece_interval(p, y, **kw).upper, variant=True),
     "rank_ece_test": Metric(_p_value(jaxcal.rank_ece_test), differentiable=False, rounding=1000),
-    "rank_ece_test, paper": Metric(_p_value(jaxcal.rank_ece_test, variance="paper"), differentiable=False),
-    "rank_ece_test, finite": Metric(_p_value(jaxcal.rank_ece_test, method="finite"), differentiable=False),
+    "rank_ece_test, paper": Metric(
+        _p_value(jaxcal.rank_ece_test, variance="paper"), differentiable=False, variant=True
+    ),
+    "rank_ece_test, finite": Metric(
+        _p_value(jaxcal.rank_ece_test, method="finite"), differentiable=False, variant=True
+    ),
     "murphy_decomposition": Metric(_fields(jaxcal.murphy_decomposition, num_bins=5)),
     "murphy_decomposition, corrected": Metric(
-        _fields(jaxcal.murphy_decomposition, num_bins=4, bins="mass", bias_corrected=True), differentiable=False
+        _fields(jaxcal.murphy_decomposition, num_bins=4, bins="mass", bias_corrected=True),
+        differentiable=False,
+        variant=True,
     ),
     "corp_decomposition": Metric(_fields(jaxcal.corp_decomposition)),
-    "corp_decomposition, log loss": Metric(_fields(jaxcal.corp_decomposition, loss=jaxcal.log_loss)),
+    "corp_decomposition, log loss": Metric(_fields(jaxcal.corp_decomposition, loss=jaxcal.log_loss), variant=True),
     "calibration_intercept": Metric(_fields(jaxcal.calibration_intercept)),
     "calibration_slope": Metric(_fields(jaxcal.calibration_slope), rounding=500),  # the data have a poor slope
     "weak_calibration_test": Metric(_p_value(jaxcal.weak_calibration_test)),
     "observed_expected_ratio": Metric(jaxcal.observed_expected_ratio),
     # the median bandwidth is held fixed, so the derivative is not that of the values
     "skce": Metric(jaxcal.skce, differentiable=False),
-    "skce, laplace": Metric(lambda p, y, **kw: jaxcal.skce(p, y, bandwidth=0.3, **kw)),
-    "skce, gaussian": Metric(lambda p, y, **kw: jaxcal.skce(p, y, bandwidth=0.3, kernel="gaussian", **kw)),
-    "skce, biased": Metric(lambda p, y, **kw: jaxcal.skce(p, y, estimator="biased", bandwidth=0.3, **kw)),
-    "skce_test, free": Metric(_p_value(jaxcal.skce_test, method="distribution_free"), differentiable=False),
+    "skce, laplace": Metric(lambda p, y, **kw: jaxcal.skce(p, y, bandwidth=0.3, **kw), variant=True),
+    "skce, gaussian": Metric(
+        lambda p, y, **kw: jaxcal.skce(p, y, bandwidth=0.3, kernel="gaussian", **kw), variant=True
+    ),
+    "skce, biased": Metric(lambda p, y, **kw: jaxcal.skce(p, y, estimator="biased", bandwidth=0.3, **kw), variant=True),
+    "skce_test, free": Metric(
+        _p_value(jaxcal.skce_test, method="distribution_free"), differentiable=False, variant=True
+    ),
     "ici": Metric(_fields(jaxcal.ici), differentiable="p"),
 }
 metrics = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS.keys())
-weighted = pytest.mark.parametrize(
-    "metric", [m for m in METRICS.values() if m.weights], ids=[k for k, m in METRICS.items() if m.weights]
-)
 
 
 def _close(a, b, metric, dtype=None):
@@ -94,12 +105,15 @@ def _close(a, b, metric, dtype=None):
     np.testing.assert_allclose(a, b, rtol=metric.rounding * eps, atol=metric.rounding * eps)
 
 
-# what does not depend on the precision is tested once
+# what does not depend on the precision, or on the formula, is tested once
 once = pytest.mark.skipif(jax.config.jax_enable_x64, reason="tested with x64 off")
+families = pytest.mark.parametrize(
+    "metric", [m for m in METRICS.values() if not m.variant], ids=[k for k, m in METRICS.items() if not m.variant]
+)
 
 
 @once
-@metrics
+@families
 def test_lanes_jit_and_vmap_give_what_one_call_gives(metric):
     together = metric.call(P, Y)
     assert together.shape == (2,) and jnp.isfinite(together).all() == metric.exists
@@ -136,7 +150,7 @@ def test_dtypes(metric, x64):
         np.testing.assert_array_equal(metric.call(P, outcomes), value)
 
 
-@weighted
+@metrics
 def test_weights_are_counts(metric):
     repeated = [metric.call(np.repeat(p, c), np.repeat(y, c)) for p, y, c in zip(P, Y, COUNTS, strict=True)]
     _close(metric.call(P, Y, weights=COUNTS), repeated, metric)
@@ -144,7 +158,7 @@ def test_weights_are_counts(metric):
 
 
 @once
-@weighted
+@families
 def test_a_row_of_weight_0_is_absent_whatever_it_holds(metric):
     p, y, w = P[0].copy(), Y[0].copy(), COUNTS[0].copy()
     value = metric.call(p, y, weights=w)
@@ -157,14 +171,14 @@ def test_a_row_of_weight_0_is_absent_whatever_it_holds(metric):
 
 
 @once
-@weighted
+@families
 def test_many_weights_share_one_data_set(metric):
     value = metric.call(P[0], Y[0], weights=COUNTS)
     _close(value, [metric.call(P[0], Y[0], weights=c) for c in COUNTS], metric)
 
 
 @once
-@metrics
+@families
 def test_invalid_lanes_are_nan_and_leave_the_others_alone(metric):
     for index, p_bad, y_bad in ((0, np.nan, 0), (1, 1.5, 1), (2, -0.1, 0), (3, 0.5, 2)):
         p, y = P.copy(), Y.copy()
@@ -177,7 +191,7 @@ def test_invalid_lanes_are_nan_and_leave_the_others_alone(metric):
 
 
 @once
-@weighted
+@families
 def test_bad_weights(metric):
     for bad in (-1.0, np.nan, np.inf):
         w = np.ones((2, N))
@@ -190,7 +204,7 @@ def test_bad_weights(metric):
 
 
 @once
-@metrics
+@families
 @pytest.mark.parametrize(
     "p, y, error, message",
     [
@@ -218,10 +232,10 @@ def test_derivatives_are_those_of_the_values(metric, x64):
         pytest.skip("finite differences need float64")
     p, y = jnp.asarray(np.sort(RNG.uniform(0.03, 0.97, N)).round(3)), jnp.asarray(Y[0])
     w, h = jnp.asarray(COUNTS[0] + 1.0), 1e-6
-    functions = [(lambda x: metric.call(x, y), p)]
-    if metric.weights:
-        functions.append((lambda x: metric.call(x, y, weights=w), p))
-    if metric.weights and metric.differentiable != "p":
+    functions = [(lambda x: metric.call(x, y, weights=w), p)]
+    if not metric.variant:
+        functions.append((lambda x: metric.call(x, y), p))
+    if metric.differentiable != "p":
         functions.append((lambda x: metric.call(p, y, weights=x), w))
     for f, x in functions:
         slope = jax.grad(f)(x)

@@ -161,13 +161,13 @@ def test_medians_are_those_of_all_distances(eps):
 
 
 def test_median_of_many_vectors_is_that_of_2048_of_them():
-    """Whatever the order of the rows; within 1 % of the median of all pairs. Copies have distance 0."""
-    # tolerances are three standard errors of a sample median: of 2048 rows, and below of the distances of 1024 from one
+    """Whatever the order of the rows. Copies have distance 0."""
+    # tolerances are 4 standard errors, measured over 20 data sets: 0.35 %, and 1.3 % where half of the rows are one
     points = np.random.default_rng(11).dirichlet(np.ones(3), 3000)
     distances = np.concatenate([np.sqrt(((points[i + 1 :] - p) ** 2).sum(-1)) for i, p in enumerate(points)])
     median = jax.jit(kernels.median_distance)
     value = median(jnp.asarray(points), jnp.ones(3000))
-    np.testing.assert_allclose(value, np.median(distances), rtol=0.02)
+    np.testing.assert_allclose(value, np.median(distances), rtol=0.014)
     np.testing.assert_allclose(median(jnp.asarray(points[::-1].copy()), jnp.ones(3000)), value, rtol=1e-5)
     # half of the rows are one row: a quarter of the pairs are at distance 0, and half go from it to the others
     weights = jnp.ones(3000).at[0].set(3000.0)
@@ -177,7 +177,7 @@ def test_median_of_many_vectors_is_that_of_2048_of_them():
     order = np.argsort(distances)
     below = np.cumsum(mass[order])
     expected = distances[order][np.searchsorted(below, below[-1] / 2)]
-    np.testing.assert_allclose(median(jnp.asarray(points), weights), expected, rtol=0.08)
+    np.testing.assert_allclose(median(jnp.asarray(points), weights), expected, rtol=0.052)
 
 
 # --- tests ---
