@@ -61,7 +61,7 @@ def clean(p, y, weights) -> Events:
     else:
         ok = jnp.all(valid | ~(weights > 0), axis=-1) & jnp.all((weights >= 0) & (weights < jnp.inf), axis=-1)
         ok &= jnp.any(weights > 0, axis=-1)
-        weights = jnp.where(weights > 0, weights, 0)
+        weights = jnp.where((weights > 0) & (weights < jnp.inf), weights, 0)
     # not where(weights > 0): scores that do not depend on the lane's weights are sorted once for all lanes
     p = jnp.where((p >= 0) & (p <= 1), p, 0)
     y = jnp.where((y == 0) | (y == 1), y, 0)

@@ -102,9 +102,13 @@ def _choose(score, weight, positive, most):
         low, _ = lax.fori_loop(0, n.bit_length(), lambda i, e: _where(e[0] < e[1], halve(i, e), e), ends)
         return jnp.where(bins < b, low, n)
 
+    # from here on every group is alone in its bin, and more bins change nothing
+    lightest = jnp.min(jnp.where(weight > 0, weight, jnp.inf))
+    enough = jnp.minimum(jnp.ceil(2 * mass / lightest) + 1, most.astype(mass.dtype)).astype(jnp.int32)
+
     def keep_going(state):
         b, *_, broken = state
-        return ~broken & (b <= most)
+        return ~broken & (b <= enough)
 
     def advance(state):
         b, j, count, ones, _ = state
@@ -123,7 +127,8 @@ def _choose(score, weight, positive, most):
         return *_where(broken, (b, j, count, ones), following), broken
 
     state = (jnp.int32(2), jnp.int32(-1), jnp.zeros_like(mass), jnp.zeros_like(mass), always)
-    b = jnp.where(always, most, lax.while_loop(keep_going, advance, state)[0] - 1)
+    reached = lax.while_loop(keep_going, advance, state)[0]
+    b = jnp.where(always | (reached > enough), most, reached - 1)
     bins = mass_bin(below[:-1], mass, b)
     new = jnp.concatenate([jnp.zeros(1, jnp.int32), (bins[1:] != bins[:-1]).astype(jnp.int32)])
     return b, jnp.cumsum(new)
