@@ -146,15 +146,20 @@ def test_dtypes(metric, x64):
         _close(value, wide, metric, np.float32)
         return
     assert metric.call(jnp.asarray(P, jnp.float16), Y).dtype == jnp.float32
-    for outcomes in (Y.astype(bool), Y.astype(np.float32)):
-        np.testing.assert_array_equal(metric.call(P, outcomes), value)
+
+
+@once
+def test_outcomes_of_any_dtype():
+    """All metrics read them in one place."""
+    for outcomes in (Y.astype(bool), Y.astype(np.float32), Y.astype(np.int8)):
+        np.testing.assert_array_equal(jaxcal.rank_ece(P, outcomes), jaxcal.rank_ece(P, Y))
 
 
 @metrics
 def test_weights_are_counts(metric):
     repeated = [metric.call(np.repeat(p, c), np.repeat(y, c)) for p, y, c in zip(P, Y, COUNTS, strict=True)]
     _close(metric.call(P, Y, weights=COUNTS), repeated, metric)
-    _close(metric.call(P, Y, weights=np.ones(N)), metric.call(P, Y), metric)
+    _close(metric.call(P, Y, weights=np.ones((2, N))), metric.call(P, Y), metric)
 
 
 @once

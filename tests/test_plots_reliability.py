@@ -57,9 +57,13 @@ def test_smooth_is_as_wide_as_there_are_forecasts():
     curve = jaxcal.smooth_reliability_curve(P**3, Y, num_points=101)
     ax = reliability_diagram(curve, ax=axes())
     (strip,) = ax.collections
-    np.testing.assert_allclose(np.array(strip.get_segments())[:, 1, 1], curve.frequency[1:], rtol=1e-6)
+    ends = np.array(strip.get_segments())[:, 1]
+    place = np.searchsorted(np.asarray(curve.points), ends[:, 0] - 1e-4)
+    np.testing.assert_allclose(ends[:, 1], curve.frequency[place], rtol=1e-6)
     widths = strip.get_linewidths()
     assert np.argmax(widths) < 10 and widths[-1] < widths[0] / 2
+    # the last 0.5 % of the forecasts are not drawn
+    assert ends[-1, 0] == pytest.approx(np.quantile(P**3, 0.995), abs=0.03) and np.quantile(P**3, 0.995) < 0.99
 
 
 def test_several_models_on_one_axes():

@@ -10,6 +10,8 @@ _MARKERS = "oDs^v<"
 _GREY = "#4D4D4D"
 # Columns of the panel of forecasts where a curve has no bins of its own.
 _COLUMNS = 50
+# Share of the forecasts at either end over which a smooth curve is not drawn: a few rows make any frequency there.
+_TAIL = 0.005
 
 
 def reliability_diagram(
@@ -23,8 +25,9 @@ def reliability_diagram(
 
     A binned curve is a point a bin at its mean forecast and observed frequency, with the interval of the frequency; a
     CORP curve is a line through its distinct forecasts, and `band` is shaded: where the line would lie if the forecasts
-    were calibrated; a smooth curve is a line, as wide as there are forecasts. The panel below shows where the forecasts
-    are, and how many. On the diagonal forecasts are calibrated, below it over-confident (for the top label).
+    were calibrated; a smooth curve is a line over the middle 99 % of the forecasts, wide where they are many. The panel
+    below shows where the forecasts are, and how many. On the diagonal forecasts are calibrated, below it over-confident
+    (for the top label).
 
     Args:
         curve: a `jaxcal.reliability_curve`, `jaxcal.corp_reliability_curve` or `jaxcal.smooth_reliability_curve`,
@@ -109,7 +112,8 @@ def _smooth(ax, panel, curve, band, style):
     width = 0.6 + 2.2 * np.sqrt(density / density.max())
     places = np.stack([x, y], axis=-1)
     segments = np.stack([places[:-1], places[1:]], axis=1)
-    shown = np.isfinite(segments).all(axis=(1, 2))
+    upto = np.cumsum(density) / density.sum()
+    shown = np.isfinite(segments).all(axis=(1, 2)) & (upto[1:] >= _TAIL) & (upto[:-1] <= 1 - _TAIL)
     ax.add_collection(
         LineCollection(segments[shown], linewidths=width[1:][shown], colors=color, capstyle="round", zorder=3)
     )
