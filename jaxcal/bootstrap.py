@@ -1,7 +1,7 @@
 """Bootstrap intervals and standard errors of any estimate that takes weights."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -43,7 +43,7 @@ class BootstrapResult:
     upper: Any
     standard_error: Any
     num_failed: Any
-    draws: Any
+    draws: Any = field(repr=False)  # a thousand numbers
 
 
 def bootstrap(
@@ -112,6 +112,9 @@ def bootstrap(
     References:
         Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 13 and 14.
     """
+    if not callable(metric):
+        raise TypeError(f"metric must be a function of (*arrays, weights=w), got {metric!r}")
+    checks.require_key(key, "bootstrap")
     if method not in _METHODS:
         raise ValueError(f"method must be one of {_METHODS}, got {method!r}")
     if not isinstance(num_resamples, int) or isinstance(num_resamples, bool) or num_resamples < 2:

@@ -184,7 +184,7 @@ def explain_multiclass(logits, labels, weights=None, *, call: str) -> str:
     return f"{call}: the result is NaN (an overflow in dtype {np.asarray(logits).dtype}?)"
 
 
-def find_event_fault(probabilities, outcomes, weights=None, *, bounded: bool = True) -> str | None:
+def find_event_fault(probabilities, outcomes, weights=None, *, whole: bool = False) -> str | None:
     """As `explain_multiclass`, for `(probabilities, outcomes)`; None if nothing is wrong with them."""
     p, y = (np.asarray(a).astype(np.float64) for a in (probabilities, outcomes))
     w = np.ones(p.shape) if weights is None else np.asarray(weights).astype(np.float64)
@@ -192,14 +192,22 @@ def find_event_fault(probabilities, outcomes, weights=None, *, bounded: bool = T
         return f"weights must be finite and >= 0, got {first(w, ~(w >= 0) | (w == np.inf))}"
     if (w.sum(-1) == 0).all():
         return "weights are all zero, so there is nothing to average"
+    if whole and (w != np.round(w)).any():
+        return f"weights must be whole numbers, since pairs of copies count; got {first(w, w != np.round(w))}"
     p, y, w = np.broadcast_arrays(p, y, w)
-    bad = (~((p >= 0) & (p <= 1)) if bounded else ~np.isfinite(p)) & (w > 0)
+    bad = ~((p >= 0) & (p <= 1)) & (w > 0)
     if bad.any():
         return f"probabilities must be in [0, 1], got {first(p, bad)}"
     bad = ~((y == 0) | (y == 1)) & (w > 0)
     if bad.any():
         return f"outcomes must be 0 or 1, got {first(y, bad)}"
     return None
+
+
+def require_key(key, call: str) -> None:
+    """Raise `TypeError` for what is no JAX random key."""
+    if not isinstance(key, jax.Array):
+        raise TypeError(f"{call}: key must be a JAX random key, e.g. jax.random.key(0), got {key!r}")
 
 
 def _row(bad: np.ndarray) -> str:

@@ -12,6 +12,10 @@ from jaxcal.solvers import scaled_to, threefry
 # so that it is above it 3 times in 100,000, and are filled up in steps of twice that many: mostly one.
 _MARGIN = 4.0
 
+# With counts a lane that starts anew may have far more draws to make than there are rows: with this margin none does
+# (1e-15), and at least so many rows are drawn in a step.
+_WIDE_MARGIN, _LEAST_STEP = 8.0, 1024
+
 # A Poisson variable of mean 1 exceeds 12, and one of mean 8 exceeds 32, with probability 1e-10; beyond that the general
 # generator is called, which is a hundred times slower.
 _TERMS, _FEW, _TERMS_OF_FEW = 12, 8, 32
@@ -42,7 +46,8 @@ def multinomial(words: jax.Array, n: int, count: jax.Array | None) -> jax.Array:
     """
     total = jnp.uint32(n) if count is None else jnp.sum(count, dtype=jnp.uint32)
     key = (words[:, :1], words[:, 1:])
-    rate = jnp.maximum(1 - _MARGIN / jnp.sqrt(total.astype(jnp.float32)), 0)
+    margin = _MARGIN if count is None else _WIDE_MARGIN
+    rate = jnp.maximum(1 - margin / jnp.sqrt(total.astype(jnp.float32)), 0)
     if count is None:
         drawn = _poisson(key, rate, n, _TERMS)
     else:
@@ -57,7 +62,7 @@ def multinomial(words: jax.Array, n: int, count: jax.Array | None) -> jax.Array:
     drawn = jnp.where(too_many[:, None], 0, drawn)
     missing = jnp.where(too_many, total.astype(jnp.int32), missing)
     ends = None if count is None else jnp.cumsum(count, dtype=jnp.int32)
-    size = min(n, math.ceil(2 * _MARGIN * math.sqrt(n)))
+    size = min(n, math.ceil(2 * margin * math.sqrt(n))) if count is None else max(_LEAST_STEP, math.isqrt(n))
 
     def fill_up(state):
         step, drawn, missing = state

@@ -264,3 +264,18 @@ def test_sweep_of_an_invalid_lane_has_no_bins():
 def test_sweep_norm(d10):
     with pytest.raises(ValueError, match="norm must be one of"):
         jaxcal.ece_sweep(*d10, norm="l3")
+
+
+def test_sweep_ends_at_once_where_frequencies_do_not_decrease():
+    """Sorted frequencies and one rare score: every number of bins is monotone, so the last one is the answer."""
+    n = 32_000
+    k = [12_800, 3200, 5760, 3840, 2560]
+    k += [n - 1 - sum(k), 1]
+    p = np.repeat(np.float32([0.2, 0.2, 0.4, 0.4, 0.6, 0.6, 0.8]), k)
+    y = np.repeat([0, 1, 0, 1, 0, 1, 1], k)
+    result = jaxcal.ece_sweep(p, y)
+    score, group = np.unique(p, return_inverse=True)
+    m = np.bincount(group)
+    expected = np.abs(np.bincount(group, y) - m * score.astype(float)).sum() / n
+    assert result.num_bins == n
+    np.testing.assert_allclose(result.ece, expected, atol=1e-6)

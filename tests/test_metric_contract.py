@@ -22,7 +22,7 @@ class Metric(NamedTuple):
     """One entry: the call, what it promises, and how far float32 may be off in units of eps."""
 
     call: Callable  # (p, y, weights=None) to one array (...)
-    differentiable: bool | str = True  # "p": not in the weights
+    differentiable: bool | str = True  # "p": not in the weights, which must be whole
     rounding: float = 64
     exists: bool = True  # on the data above, for every lane
     variant: bool = False  # of an entry above, with which it shares what comes before and after the formula
@@ -56,16 +56,24 @@ METRICS = {
     ),
     "spiegelhalter_test": Metric(_p_value(jaxcal.spiegelhalter_test), differentiable=False, rounding=300),
     "ace": Metric(lambda p, y, **kw: jaxcal.ace(p, y, num_bins=7, **kw)),
-    "debiased_ece": Metric(lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=2, **kw)),
+    "debiased_ece": Metric(lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=2, **kw), differentiable="p"),
     "debiased_ece, u": Metric(
-        lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=2, estimator="u", **kw), variant=True
+        lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=2, estimator="u", **kw), differentiable="p", variant=True
     ),
     "debiased_ece, tcal": Metric(
-        lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=5, estimator="tcal", **kw), variant=True
+        lambda p, y, **kw: jaxcal.debiased_ece(p, y, num_bins=5, estimator="tcal", **kw),
+        differentiable="p",
+        variant=True,
     ),
     "ece_sweep": Metric(lambda p, y, **kw: jaxcal.ece_sweep(p, y, **kw).ece),
-    "rank_ece": Metric(jaxcal.rank_ece),
-    "rank_ece_interval": Metric(lambda p, y, **kw: jaxcal.rank_ece_interval(p, y, **kw).upper, variant=True),
+    "rank_ece": Metric(jaxcal.rank_ece, differentiable="p"),
+    "rank_ece_interval": Metric(
+        lambda p, y, **kw: jaxcal.rank_ece_interval(p, y, **kw).upper,
+        differentiable="p",
+        differentiable="p",
+        differentiable="p",
+        variant=True,
+    ),
     "rank_ece_test": Metric(_p_value(jaxcal.rank_ece_test), differentiable=False, rounding=1000),
     "rank_ece_test, paper": Metric(
         _p_value(jaxcal.rank_ece_test, variance="paper"), differentiable=False, variant=True
@@ -87,11 +95,15 @@ METRICS = {
     "observed_expected_ratio": Metric(jaxcal.observed_expected_ratio),
     # the median bandwidth is held fixed, so the derivative is not that of the values
     "skce": Metric(jaxcal.skce, differentiable=False),
-    "skce, laplace": Metric(lambda p, y, **kw: jaxcal.skce(p, y, bandwidth=0.3, **kw), variant=True),
-    "skce, gaussian": Metric(
-        lambda p, y, **kw: jaxcal.skce(p, y, bandwidth=0.3, kernel="gaussian", **kw), variant=True
+    "skce, laplace": Metric(
+        lambda p, y, **kw: jaxcal.skce(p, y, bandwidth=0.3, **kw), differentiable="p", variant=True
     ),
-    "skce, biased": Metric(lambda p, y, **kw: jaxcal.skce(p, y, estimator="biased", bandwidth=0.3, **kw), variant=True),
+    "skce, gaussian": Metric(
+        lambda p, y, **kw: jaxcal.skce(p, y, bandwidth=0.3, kernel="gaussian", **kw), differentiable="p", variant=True
+    ),
+    "skce, biased": Metric(
+        lambda p, y, **kw: jaxcal.skce(p, y, estimator="biased", bandwidth=0.3, **kw), differentiable="p", variant=True
+    ),
     "skce_test, free": Metric(
         _p_value(jaxcal.skce_test, method="distribution_free"), differentiable=False, variant=True
     ),
@@ -180,6 +192,9 @@ def test_a_row_of_weight_0_is_absent_whatever_it_holds(metric):
 def test_many_weights_share_one_data_set(metric):
     value = metric.call(P[0], Y[0], weights=COUNTS)
     _close(value, [metric.call(P[0], Y[0], weights=c) for c in COUNTS], metric)
+    if metric.differentiable:  # the slope of one data set under many weights is the sum over them
+        slope = jax.grad(lambda p: metric.call(p, Y[0], weights=COUNTS).sum())(jnp.asarray(P[0]))
+        assert slope.shape == (N,) and jnp.isfinite(slope).all()
 
 
 @once

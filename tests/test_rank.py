@@ -79,7 +79,7 @@ def test_many_rows_in_float32():
 
 
 def test_equal_scores_and_one_row():
-    assert jaxcal.rank_ece([0.3], [1]) == 0  # no neighbour
+    assert jnp.isnan(jaxcal.rank_ece([0.3], [1]))  # no neighbour
     exact = float(_by_definition([0.3, 0.3, 0.3], [1, 0, 1]))
     np.testing.assert_allclose(jaxcal.rank_ece([0.3, 0.3, 0.3], [1, 0, 1]), exact, rtol=1e-5)
     assert jaxcal.rank_ece([-0.0, 0.0, 1.0], [1, 0, 1]) == jaxcal.rank_ece([0.0, 0.0, 1.0], [1, 0, 1])
@@ -190,6 +190,29 @@ def test_reliable_is_false_where_the_law_is_poor():
     assert jaxcal.rank_ece_test(ties, ties > 0.5).reliable
     assert not jaxcal.rank_ece_test(ties, ties > 0.5, variance="paper").reliable
     assert jaxcal.rank_ece_test(extreme, extreme > 0.01, method="finite").reliable
+
+
+def test_few_rows_are_not_reliable(d10):
+    assert not jaxcal.rank_ece_test(*d10).reliable
+    assert jaxcal.rank_ece_test(*d10, weights=np.full(10, 3)).reliable
+
+
+def test_weights_that_are_no_counts():
+    p, y = np.linspace(0.1, 0.9, 6), [0, 1, 0, 1, 1, 0]
+    bad = np.array([[1.0] * 6, [1, 1, 0.5, 1, 1, 1]])
+    for call in (
+        jaxcal.rank_ece,
+        lambda *a, **kw: jaxcal.rank_ece_interval(*a, **kw).lower,
+        lambda *a, **kw: jaxcal.rank_ece_test(*a, **kw).p_value,
+        lambda *a, **kw: jaxcal.rank_ece_test(*a, method="finite", **kw).p_value,
+        lambda *a, **kw: jaxcal.skce(*a, **kw),
+        lambda *a, **kw: jaxcal.skce_test(*a, key=jax.random.key(0), num_resamples=9, **kw).p_value,
+        lambda *a, **kw: jaxcal.debiased_ece(*a, num_bins=1, **kw),
+        lambda p, y, **kw: jaxcal.corp_consistency_band(jax.random.key(0), p, num_resamples=19, **kw).lower[..., 0],
+    ):
+        assert jnp.isnan(call(p, y, weights=bad)).tolist() == [False, True]
+        with pytest.raises(ValueError, match="weights must be whole numbers.* got 0.5 in row 2"):
+            call(p, y, weights=bad[1])
 
 
 def test_no_random_outcome():

@@ -105,7 +105,7 @@ def require_norm(norm: str) -> None:
 def bin_rule(bins, num_bins: int) -> tuple:
     """A hashable description of the bins: ("mass", b) or ("edges", e_0, ..., e_b)."""
     if isinstance(bins, str):
-        if not isinstance(num_bins, int) or isinstance(num_bins, bool) or num_bins < 1:
+        if not isinstance(num_bins, int | np.integer) or isinstance(num_bins, bool) or num_bins < 1:
             raise ValueError(f"num_bins must be an integer >= 1, got {num_bins!r}")
         if bins not in ("width", "mass"):
             raise ValueError(f'bins must be "width", "mass" or a sequence of edges, got {bins!r}')
@@ -163,9 +163,9 @@ def mass_bin(smaller, mass, num_bins):
     return jnp.clip(below, 0, num_bins - 1).astype(jnp.int32)
 
 
-def bin_by(p, y, weights, rule: tuple) -> tuple[Events, Callable[[jax.Array], jax.Array]]:
+def bin_by(p, y, weights, rule: tuple, *, whole: bool = False) -> tuple[Events, Callable[[jax.Array], jax.Array]]:
     """The cleaned events, and the function that adds values `(..., n)` up to `(..., b)`; NaN in invalid lanes."""
-    events = clean(p, y, weights)
+    events = clean(p, y, weights, whole=whole)
     q, w = events.p, events.weights
     if rule[0] == "mass" and w is not None:
         q, w = jnp.broadcast_arrays(q, w)

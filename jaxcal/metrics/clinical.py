@@ -186,7 +186,7 @@ def _test(p, y, weights):
     gain = jnp.where(w > 0, w * (softplus(sign * x) - softplus(sign * moved)), 0)
     statistic = 2 * total(gain)
     statistic = jnp.where(statistic < 0, 0, statistic)  # by rounding alone
-    statistic = jnp.where(impossible, jnp.inf, statistic) * poison
+    statistic = jnp.where(impossible, jnp.inf, statistic + 0 * line.slope) * poison  # NaN without a line
     q = jax.nn.sigmoid(x)
     return TestResult(statistic, jnp.exp(-statistic / 2), total(w * q * (1 - q)) >= _ENOUGH_VARIANCE)
 

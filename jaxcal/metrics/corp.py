@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxcal import checks
 from jaxcal.losses import ProperLoss, half_brier_loss, per_example, require_loss
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import Groups, group
@@ -162,9 +163,10 @@ def corp_consistency_band(key, p, *, level: float = 0.9, num_resamples: int = 99
         raise ValueError(
             f"level={level} needs num_resamples >= {math.ceil(2 / (1 - level) - 1 - 1e-9)}, got {num_resamples}"
         )
+    checks.require_key(key, "corp_consistency_band")
     p, y, weights = as_events(p, jnp.zeros(jnp.shape(p)[-1:]), weights)
     band = _band(key, p, y, weights, num_resamples, rank)
-    return report(band, p, y, weights, "corp_consistency_band")
+    return report(band, p, y, weights, "corp_consistency_band", whole=True)
 
 
 def recalibrated(groups: Groups) -> jax.Array:
@@ -200,7 +202,7 @@ def _decompose(loss, p, y, weights):
         mean(losses_1 + losses_0),
         _not_negative(mean(gains_1 + gains_0)),
         _not_negative(mean(spread)),
-        loss._entropy(overall)[..., 0] * events.poison,
+        _not_negative(loss._entropy(overall)[..., 0] * events.poison),
     )
 
 
@@ -227,7 +229,7 @@ def _curve(p, y, weights):
 
 @partial(jax.jit, static_argnums=(4, 5))
 def _band(key, p, y, weights, num_resamples, rank):
-    events = clean(p, y, weights)
+    events = clean(p, y, weights, whole=True)
     z, m, _ = ordered_groups(events)
     shape = jnp.broadcast_shapes(z.shape, m.shape)
 

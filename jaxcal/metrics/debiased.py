@@ -32,7 +32,7 @@ def debiased_ece(
         p: probabilities `(..., n)` in [0, 1]; y: outcomes `(..., n)` in {0, 1}.
         estimator: "kumar", "u" or "tcal", static.
         num_bins, bins: as for `jaxcal.ece`: "width" bins [i/b, (i+1)/b) with the last closed at 1, "mass", or edges.
-        weights: counts `(..., n)`; rows of weight 0 are absent.
+        weights: whole counts `(..., n)`; rows of weight 0 are absent. Other weights are invalid.
 
     Returns:
         `(...)`, signed, in squared units of probability; float32 for half-precision input. About half of all values are
@@ -44,7 +44,7 @@ def debiased_ece(
     it is too low by the spread of the forecasts in the bins over n, at most 1/(4 b n) for b bins of equal width if they
     are calibrated. "tcal" is shrunk towards 0 by (n_b - 1)/n_b and exists for every bin. All underestimate the
     calibration error, which bins average away. Intervals: `jaxcal.bootstrap(..., method="centred")`. Differentiable in
-    p and weights with the bins held fixed. Cost O(n), "mass" a sort.
+    p with the bins held fixed. Cost O(n), "mass" a sort.
 
     Examples:
         >>> import jax
@@ -62,12 +62,14 @@ def debiased_ece(
     if estimator not in _ESTIMATORS:
         raise ValueError(f"estimator must be one of {_ESTIMATORS}, got {estimator!r}")
     p, y, weights = as_events(p, y, weights)
-    return report(_debiased(p, y, weights, bin_rule(bins, num_bins), estimator), p, y, weights, "debiased_ece")
+    return report(
+        _debiased(p, y, weights, bin_rule(bins, num_bins), estimator), p, y, weights, "debiased_ece", whole=True
+    )
 
 
 @jax.jit(static_argnums=(3, 4))
 def _debiased(p, y, weights, rule, estimator):
-    events, add = bin_by(p, y, weights, rule)
+    events, add = bin_by(p, y, weights, rule, whole=True)
     residual, w = events.y - events.p, events.w
     count = add(jnp.ones(events.p.shape[-1:], jnp.int32) if events.weights is None else w)
     gap = add(w * residual)

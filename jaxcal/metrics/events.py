@@ -1,5 +1,6 @@
 """What every metric of a binary event does with (probabilities, outcomes, weights) before and after its own part."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcal import checks
+from jaxcal.metrics.results import TestResult
 
 
 class Events(NamedTuple):
@@ -50,8 +52,12 @@ def as_events(p, y, weights, *, name: str = "p"):
     return p, y, checks.as_weights(weights, rows, checks.compute_dtype(p), name)
 
 
-def clean(p, y, weights) -> Events:
-    """Values in range, NaN lanes marked: for the compiled part of a metric. Leading axes are aligned, not broadcast."""
+def clean(p, y, weights, *, whole: bool = False) -> Events:
+    """Values in range, NaN lanes marked: for the compiled part of a metric. Leading axes are aligned, not broadcast.
+
+    With `whole` weights that are no whole numbers are invalid: an estimate that counts pairs of rows needs to know how
+    many copies of a row there are.
+    """
     dtype = checks.compute_dtype(p)
     ndim = max(a.ndim for a in (p, y, weights) if a is not None)
     p, y, weights = checks.align(ndim, p.astype(dtype), y.astype(dtype), weights)
@@ -60,7 +66,11 @@ def clean(p, y, weights) -> Events:
         ok = jnp.all(valid, axis=-1)
     else:
         ok = jnp.all(valid | ~(weights > 0), axis=-1) & jnp.all((weights >= 0) & (weights < jnp.inf), axis=-1)
-        ok &= jnp.any(weights > 0, axis=-1)
+        # weights whose sum overflows, or whose products vanish, have no mean
+        largest, limits = jnp.max(weights, axis=-1), jnp.finfo(dtype)
+        ok &= (largest >= limits.tiny / limits.eps**2) & (largest <= limits.max * limits.eps**2 / weights.shape[-1])
+        if whole:
+            ok &= jnp.all(weights == jnp.round(weights), axis=-1)
         weights = jnp.where((weights > 0) & (weights < jnp.inf), weights, 0)
     # not where(weights > 0): scores that do not depend on the lane's weights are sorted once for all lanes
     p = jnp.where((p >= 0) & (p <= 1), p, 0)
@@ -68,10 +78,13 @@ def clean(p, y, weights) -> Events:
     return Events(p, y, weights, jnp.where(ok, 1, jnp.nan).astype(dtype))
 
 
-def report(result, p, y, weights, call: str):
+def report(result, p, y, weights, call: str, *, whole: bool = False):
     """`result`, after an eager call without any valid lane has raised; estimates may be NaN where they do not exist."""
+    if isinstance(result, TestResult):
+        result = replace(result, reliable=result.reliable & ~jnp.isnan(result.p_value))
     if not checks.is_traced(result):
         values = np.asarray(jax.tree.leaves(result)[0])
-        if values.size and np.isnan(values).all() and np.isnan(clean(p, y, weights).poison).all():
-            raise ValueError(f"{call}: {checks.find_event_fault(p, y, weights)}")
+        if values.size and np.isnan(values).all() and np.isnan(clean(p, y, weights, whole=whole).poison).all():
+            fault = checks.find_event_fault(p, y, weights, whole=whole)
+            raise ValueError(f"{call}: {fault or f'weights are too large or too small for {p.dtype}'}")
     return result

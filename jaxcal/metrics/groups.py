@@ -39,7 +39,9 @@ def _group(p, y, weights):
     order = argsort(p)
     p, y, weights = (_take(a, order) for a in (p, y, weights))
     run, n = _runs(p), p.shape[-1]
-    return _scores(p, run), run_totals(weights, run, n), run_totals(weights * y, run, n)
+    mass = run_totals(weights, run, n)
+    # one score for each lane of the weights, as its derivative depends on them; the sort above is shared
+    return jnp.broadcast_to(_scores(p, run), mass.shape), mass, run_totals(weights * y, run, n)
 
 
 @_group.defjvp

@@ -121,6 +121,7 @@ def smooth(groups: Groups, span: float, num_points: int) -> jax.Array:
     points = jnp.take_along_axis(score, places, axis=-1)
     upto = lax.associative_scan(jnp.add, lax.stop_gradient(weight), axis=weight.ndim - 1)
     reach = jnp.floor(span * upto[..., -1:] * (1 + 4 * jnp.finfo(score.dtype).eps))  # 0.29 * 100 = 28.999...
+    reach = jnp.minimum(reach, upto[..., -1:])
     needed = upto - weight + reach
     # the first group up to which a neighbourhood that begins at each group is full; n where there is none
     last = jax.vmap(partial(jnp.searchsorted, side="left"))(upto.reshape(-1, n), needed.reshape(-1, n)).reshape(

@@ -131,7 +131,8 @@ def median_gap(groups: Groups) -> jax.Array:
     derivatives.
 
     Found by bisection of the bits of a float: each step counts, for every score, the rows above it within the distance.
-    Pairs of one group have distance 0. Ranks of more than 2^24 pairs are rounded in float32.
+    Pairs of one group have distance 0. Distances are exact to one rounding of a score. Ranks of more than 2^24 pairs
+    are rounded in float32.
     """
     shape = jnp.broadcast_shapes(groups.score.shape, groups.weight.shape)
     n = shape[-1]

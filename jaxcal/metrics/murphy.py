@@ -113,7 +113,7 @@ def _murphy(p, y, weights, rule, bias_corrected):
         many = weight > 1
         noise = jnp.where(many, weight * frequency * (1 - frequency) / jnp.where(many, weight - 1, 1), 0)
         inflation = uncertainty / jnp.where(mass > 1, mass - 1, jnp.nan)
-        reliability = reliability - average(noise)
+        reliability = reliability - average(noise) + 0 * inflation  # NaN with it
         resolution = resolution - average(noise) + inflation
         uncertainty = uncertainty + inflation
     return MurphyDecomposition(

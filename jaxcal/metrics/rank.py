@@ -22,16 +22,17 @@ def rank_ece(p, y, *, weights=None) -> jax.Array:
 
     Args:
         p: probabilities `(..., n)` in [0, 1]; y: outcomes `(..., n)` in {0, 1}.
-        weights: counts `(..., n)`; a row of weight w is a group of w equal rows.
+        weights: whole counts `(..., n)`; a row of weight w is w equal rows. Other weights are invalid.
 
     Returns:
-        `(...)`, in squared units of probability, possibly negative; float32 for half-precision input. Invalid lanes are
-        NaN; an eager call raises `ValueError` if no lane is valid. Independent of the order of the rows.
+        `(...)`, in squared units of probability, possibly negative; float32 for half-precision input. NaN for
+        fewer than two rows. Invalid lanes are NaN; an eager call raises `ValueError` if no lane is valid. Independent
+        of the order of the rows.
 
     Estimates rankECE_n = E R, which lies between 0 and the squared l2 calibration error and approaches it as
     (TV + 1)/n, TV the variation of E[y - p | p]: biased downwards, by much only where that oscillates faster than n
     can see. Its mean is 0 if, and for n >= 3 only if, the forecasts are calibrated. Do not bootstrap it: copies of a
-    row are neighbours whose noise is not independent. Differentiable in p (order fixed) and weights. Cost O(n log n).
+    row are neighbours whose noise is not independent. Differentiable in p (order fixed). Cost O(n log n).
 
     Examples:
         >>> import jax.numpy as jnp
@@ -44,7 +45,7 @@ def rank_ece(p, y, *, weights=None) -> jax.Array:
         "A Ranking Approach for Measuring Calibration", equation 2.1 and Appendix F.
     """
     p, y, weights = as_events(p, y, weights)
-    return report(_rank_ece(p, y, weights), p, y, weights, "rank_ece")
+    return report(_rank_ece(p, y, weights), p, y, weights, "rank_ece", whole=True)
 
 
 def rank_ece_interval(p, y, *, level: float = 0.95, weights=None) -> Interval:
@@ -55,7 +56,7 @@ def rank_ece_interval(p, y, *, level: float = 0.95, weights=None) -> Interval:
     Args:
         p: probabilities `(..., n)` in [0, 1]; y: outcomes `(..., n)` in {0, 1}.
         level: probability of covering, static.
-        weights: counts `(..., n)`.
+        weights: whole counts `(..., n)`.
 
     Returns:
         `Interval(lower, upper)`, each `(...)`; lower is not cut at 0. Conservative: its coverage is far above `level`.
@@ -76,7 +77,7 @@ def rank_ece_interval(p, y, *, level: float = 0.95, weights=None) -> Interval:
     if not 0 < level < 1:
         raise ValueError(f"level must be in (0, 1), got {level}")
     p, y, weights = as_events(p, y, weights)
-    return report(_interval(p, y, weights, math.log(2 / (1 - level))), p, y, weights, "rank_ece_interval")
+    return report(_interval(p, y, weights, math.log(2 / (1 - level))), p, y, weights, "rank_ece_interval", whole=True)
 
 
 # Where both forms of the sum within a group have the same rounding error.
@@ -103,16 +104,21 @@ def previous(values: jax.Array) -> jax.Array:
 
 @jax.jit
 def _rank_ece(p, y, weights):
-    events = clean(p, y, weights)
-    return rank_sum(ordered_groups(events)) / events.mass * events.poison
+    events = clean(p, y, weights, whole=True)
+    return _estimate(events)
 
 
 @jax.jit
 def _interval(p, y, weights, log_term):
-    events = clean(p, y, weights)
-    estimate = rank_sum(ordered_groups(events)) / events.mass * events.poison
+    events = clean(p, y, weights, whole=True)
+    estimate = _estimate(events)
     half = jnp.sqrt(81 * log_term / (32 * events.mass))
     return Interval(estimate - half, estimate + half)
+
+
+def _estimate(events) -> jax.Array:
+    n = events.mass
+    return rank_sum(ordered_groups(events)) / jnp.where(n > 1, n, jnp.nan) * events.poison
 
 
 def ordered_groups(events) -> Groups:

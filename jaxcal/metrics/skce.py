@@ -1,6 +1,7 @@
 """Squared kernel calibration error (SKCE) of binary events and of whole probability vectors."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from jaxcal.metrics.kernels import (
     scalar_product,
     vector_product,
 )
+from jaxcal.metrics.results import TestResult
 from jaxcal.solvers import log_softmax, total
 
 ESTIMATORS = ("unbiased", "biased", "linear")
@@ -61,7 +63,9 @@ def skce(p, y, *, kernel: str = "laplace", estimator: str = "unbiased", bandwidt
     _check_estimator(estimator, weights)
     bandwidth = check_kernel(kernel, bandwidth)
     p, y, weights = as_events(p, y, weights)
-    return report(_skce(p, y, weights, bandwidth, kernel, estimator), p, y, weights, "skce")
+    return report(
+        _skce(p, y, weights, bandwidth, kernel, estimator), p, y, weights, "skce", whole=estimator == "unbiased"
+    )
 
 
 def skce_multiclass(
@@ -119,7 +123,7 @@ def refuse_linear_weights(estimator, weights) -> None:
 def estimate(estimator: str, pairs: jax.Array, squares: jax.Array, n: jax.Array) -> jax.Array:
     """From sum_{ij} h_ij and sum_i h_ii over n rows; NaN where there is no pair."""
     if estimator == "biased":
-        return pairs / n**2
+        return jnp.where(pairs < 0, 0, pairs) / n**2  # a square but for rounding
     return (pairs - squares) / jnp.where(n > 1, n * (n - 1), jnp.nan)
 
 
@@ -128,7 +132,7 @@ def estimate(estimator: str, pairs: jax.Array, squares: jax.Array, n: jax.Array)
 
 @partial(jax.jit, static_argnums=(4, 5))
 def _skce(p, y, weights, bandwidth, kernel, estimator):
-    events = clean(p, y, weights)
+    events = clean(p, y, weights, whole=estimator == "unbiased")
     if estimator == "linear":
         h = neighbour_terms(events, kernel, bandwidth)
         return total(h) / (h.shape[-1] or jnp.nan) * events.poison
@@ -187,6 +191,8 @@ def report_rows(result, poison, logits, labels, weights, call: str):
     if not checks.is_traced(result, poison):
         explain = lambda: checks.explain_multiclass(logits, labels, weights, call=call)  # noqa: E731
         checks.raise_if_unusable(np.isnan(poison), explain)
+    if isinstance(result, TestResult):
+        result = replace(result, reliable=result.reliable & ~jnp.isnan(result.p_value))
     return result
 
 

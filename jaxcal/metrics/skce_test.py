@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import ndtr
 
+from jaxcal import checks
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import group
 from jaxcal.metrics.kernels import check_kernel, scalar_product, vector_product
@@ -107,7 +108,7 @@ def skce_test(
         result = _bootstrap(p, y, weights, bandwidth, key, kernel, num_resamples)
     else:
         result = _closed_form(p, y, weights, bandwidth, kernel, estimator, method)
-    return report(result, p, y, weights, "skce_test")
+    return report(result, p, y, weights, "skce_test", whole=True)
 
 
 def skce_multiclass_test(
@@ -173,6 +174,7 @@ def _check_method(estimator, method, key, num_resamples, weights):
     if (method or _METHODS[estimator][0]) == "bootstrap":
         if key is None:
             raise ValueError('method="bootstrap" draws resamples and needs a key, e.g. jax.random.key(0)')
+        checks.require_key(key, "skce_test")
         if not isinstance(num_resamples, int) or num_resamples < 1:
             raise ValueError(f"num_resamples must be an integer >= 1, got {num_resamples!r}")
 
@@ -182,7 +184,7 @@ def _check_method(estimator, method, key, num_resamples, weights):
 
 @partial(jax.jit, static_argnums=(4, 5, 6))
 def _closed_form(p, y, weights, bandwidth, kernel, estimator, method):
-    events = clean(p, y, weights)
+    events = clean(p, y, weights, whole=True)
     if estimator != "linear":
         value = quadratic_estimate(events, kernel, bandwidth, estimator)
         return _free_of_distribution(value, estimator, events.mass, 1)
@@ -208,7 +210,9 @@ def _of_terms(h, method, n, bound) -> TestResult:
     if method == "distribution_free":
         return _free_of_distribution(mean, "linear", n, bound)
     variance = total((h - mean[..., None]) ** 2) / (m - 1 if m > 1 else jnp.nan)
-    statistic = mean / jnp.sqrt(jnp.where(variance > 0, variance, jnp.nan) / m)
+    # equal terms have no law, and a variance that is the rounding of their mean
+    rounding = (8 * jnp.finfo(h.dtype).eps) ** 2 * total(h**2) / (m or 1)
+    statistic = mean / jnp.sqrt(jnp.where(variance > rounding, variance, jnp.nan) / m)
     return TestResult(statistic, ndtr(-statistic), _enough_terms(h))
 
 
@@ -232,7 +236,7 @@ def _free_of_distribution(value, estimator, n, bound) -> TestResult:
 
 @partial(jax.jit, static_argnums=(5, 6))
 def _bootstrap(p, y, weights, bandwidth, key, kernel, num_resamples):
-    events = clean(p, y, weights)
+    events = clean(p, y, weights, whole=True)
     lanes = jnp.broadcast_shapes(*(a.shape[:-1] for a in (events.p, events.y, events.w)))
     n = events.p.shape[-1]
     nu = jnp.broadcast_to(gap_bandwidth(group(events), bandwidth), lanes).reshape(-1)

@@ -86,7 +86,7 @@ def _curve(p, y, weights, bandwidth, num_points):
     width = smooth(events, None) if bandwidth is None else bandwidth
     width = jnp.maximum(width, _SMALLEST_BANDWIDTH) * events.poison
     groups = group(events)
-    layout = lay_out(groups.score, _CELLS, jnp.ones(groups.score.shape[:-1], p.dtype))  # nothing is cut
+    layout = lay_out(groups.score, _CELLS, jnp.ones(groups.score.shape[:-1], groups.score.dtype))  # nothing is cut
     damping = jnp.exp(-((jnp.arange(_WAVES) * (math.pi * width[..., None])) ** 2) / 2)
     all_rows, positive = (
         _at_points(spectrum(layout, groups.score, a)[..., :_WAVES] * damping, num_points)
@@ -95,9 +95,9 @@ def _curve(p, y, weights, bandwidth, num_points):
     mass = events.mass[..., None]
     near = all_rows * width[..., None] * math.sqrt(2 * math.pi) >= _SMALLEST_SHARE * mass
     frequency = jnp.where(near, jnp.clip(positive / jnp.where(near, all_rows, 1), 0, 1), jnp.nan)
-    points = jnp.asarray(np.arange(num_points) / (num_points - 1), p.dtype)
+    points = jnp.asarray(np.arange(num_points) / (num_points - 1), frequency.dtype)
     return SmoothReliabilityCurve(
-        jnp.broadcast_to(points.astype(frequency.dtype), frequency.shape),
+        jnp.broadcast_to(points, frequency.shape),
         frequency,
         jnp.maximum(all_rows, 0) / mass,
         jnp.broadcast_to(width, frequency.shape[:-1]),

@@ -17,6 +17,9 @@ _CHUNK = 128
 # The number of bins is an int32 and at most the number of rows; more are never looked at.
 _MOST_BINS = 1 << 30
 
+# Steps of 128 bins after which the search gives up, about 10 seconds; it takes b^2 / 256 of them to b bins.
+_MOST_STEPS = 1 << 22
+
 
 class SweepResult(NamedTuple):
     """Calibration error and the number of bins that the sweep chose; arrays `(...)`."""
@@ -70,10 +73,11 @@ def _sweep(p, y, weights, norm):
     groups = Groups(*(jnp.broadcast_to(a, (*lanes, n)) for a in groups))
     most = jnp.clip(jnp.floor(events.mass), 1, _MOST_BINS).astype(jnp.int32)
     flat = (a.reshape(-1, n) for a in lax.stop_gradient(groups))
-    num_bins, run = jax.vmap(_choose)(*flat, jnp.broadcast_to(most, lanes).reshape(-1))
-    num_bins, run = num_bins.reshape(lanes), run.reshape(*lanes, n)
+    num_bins, run, ended = jax.vmap(_choose)(*flat, jnp.broadcast_to(most, lanes).reshape(-1))
+    num_bins, run = jnp.where(ended, num_bins, 0).reshape(lanes), run.reshape(*lanes, n)
     weight, gap = run_totals(groups.weight, run, n), run_totals(groups.gap, run, n)
     value = norm_of(weight, gap, events.mass, norm) * events.poison
+    value = jnp.where(ended.reshape(lanes), value, jnp.nan)
     return SweepResult(value, jnp.where(jnp.isnan(events.poison), 0, num_bins))
 
 
@@ -102,16 +106,20 @@ def _choose(score, weight, positive, most):
         low, _ = lax.fori_loop(0, n.bit_length(), lambda i, e: _where(e[0] < e[1], halve(i, e), e), ends)
         return jnp.where(bins < b, low, n)
 
+    # groups whose frequencies do not decrease stay so in any bins
+    held = lax.cummax(jnp.where(weight > 0, jnp.arange(n), 0))
+    before = jnp.concatenate([held[:1], held[:-1]])
+    always |= ~jnp.any((weight > 0) & (positive[before] * weight > positive * weight[before]))
     # from here on every group is alone in its bin, and more bins change nothing
     lightest = jnp.min(jnp.where(weight > 0, weight, jnp.inf))
     enough = jnp.minimum(jnp.ceil(2 * mass / lightest) + 1, most.astype(mass.dtype)).astype(jnp.int32)
 
     def keep_going(state):
-        b, *_, broken = state
-        return ~broken & (b <= enough)
+        b, *_, broken, steps = state
+        return ~broken & (b <= enough) & (steps < _MOST_STEPS)
 
     def advance(state):
-        b, j, count, ones, _ = state
+        b, j, count, ones, _, steps = state
         j = jnp.where(j < 0, mass_bin(below[first], mass, b), j)  # a new number of bins
         ends = start(b, j + jnp.arange(_CHUNK + 1, dtype=jnp.int32))
         counts, outcomes = jnp.diff(below[ends]), jnp.diff(hits[ends])
@@ -124,14 +132,15 @@ def _choose(score, weight, positive, most):
         through = j > mass_bin(below[last], mass, b)
         nothing = jnp.zeros_like(count)
         following = _where(through, (b + 1, jnp.int32(-1), nothing, nothing), (b, j, counts[-1], outcomes[-1]))
-        return *_where(broken, (b, j, count, ones), following), broken
+        return *_where(broken, (b, j, count, ones), following), broken, steps + 1
 
-    state = (jnp.int32(2), jnp.int32(-1), jnp.zeros_like(mass), jnp.zeros_like(mass), always)
-    reached = lax.while_loop(keep_going, advance, state)[0]
+    state = (jnp.int32(2), jnp.int32(-1), jnp.zeros_like(mass), jnp.zeros_like(mass), always, jnp.int32(0))
+    reached, *_, broken, _ = lax.while_loop(keep_going, advance, state)
     b = jnp.where(always | (reached > enough), most, reached - 1)
+    ended = always | broken | (reached > enough)
     bins = mass_bin(below[:-1], mass, b)
     new = jnp.concatenate([jnp.zeros(1, jnp.int32), (bins[1:] != bins[:-1]).astype(jnp.int32)])
-    return b, jnp.cumsum(new)
+    return b, jnp.cumsum(new), ended
 
 
 def _where(condition, yes, no):

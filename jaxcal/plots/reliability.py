@@ -25,9 +25,9 @@ def reliability_diagram(
 
     A binned curve is a point a bin at its mean forecast and observed frequency, with the interval of the frequency; a
     CORP curve is a line through its distinct forecasts, and `band` is shaded: where the line would lie if the forecasts
-    were calibrated; a smooth curve is a line over the middle 99 % of the forecasts, wide where they are many. The panel
-    below shows where the forecasts are, and how many. On the diagonal forecasts are calibrated, below it over-confident
-    (for the top label).
+    were calibrated; a smooth curve is a line over the middle 99 % of the smoothed forecasts, wide where they are many.
+    The panel below shows where the forecasts are, and how many. On the diagonal forecasts are calibrated, below it
+    over-confident (for the top label). The panel lies outside of `ax`: save with `bbox_inches="tight"`.
 
     Args:
         curve: a `jaxcal.reliability_curve`, `jaxcal.corp_reliability_curve` or `jaxcal.smooth_reliability_curve`,
@@ -60,7 +60,9 @@ def reliability_diagram(
     shape = arrays["frequency"].shape
     if len(shape) != 1:
         raise ValueError(f"draw one curve at a time; this one has batch shape {shape[:-1]}")
-    if band is not None and (draw is not _corp or np.shape(band.lower) != shape):
+    if not np.isfinite(arrays["frequency"]).any():
+        raise ValueError("this curve is empty: its data were invalid, or no bin is occupied")
+    if band is not None and (draw is not _corp or not _same_forecasts(band, arrays)):
         raise ValueError("band is a jaxcal.corp_consistency_band, for the CORP curve of the same forecasts")
     if ax is None:
         from matplotlib import pyplot
@@ -79,6 +81,13 @@ def reliability_diagram(
     if label is not None:
         ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), frameon=False, borderaxespad=0.2)
     return ax
+
+
+def _same_forecasts(band, curve) -> bool:
+    lower, upper = (np.asarray(end) for end in band)
+    return all(np.shape(end) == curve["count"].shape for end in (lower, upper)) and np.array_equal(
+        np.isnan(lower), curve["count"] == 0
+    )
 
 
 def _binned(ax, panel, curve, band, style):

@@ -41,7 +41,9 @@ def segment_totals(values: jax.Array, segment: jax.Array, num_segments: int) -> 
     n = values.shape[-1]
     # few parts where there are few terms: they must be added up in turn
     num_parts = min(_PARTIAL_SUMS, max(_FEWEST_PARTS, 1 << (n // _TERMS_A_PART).bit_length()))
-    block = num_parts * _TERMS_A_PART  # the parts of a block are in cache while its rows are added
+    if num_segments * num_parts > max(n, 1 << 16):  # segments hold few terms each
+        num_parts = 1
+    block = max(num_parts * _TERMS_A_PART, num_segments)  # the parts of a block are in cache while its rows are added
     num_blocks = max(1, n // block)
     row = jnp.arange(n, dtype=jnp.int32)
     part = jnp.minimum(row // block, num_blocks - 1) * (num_segments * num_parts) + row % num_parts
