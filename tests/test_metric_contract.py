@@ -70,8 +70,6 @@ METRICS = {
     "rank_ece_interval": Metric(
         lambda p, y, **kw: jaxcal.rank_ece_interval(p, y, **kw).upper,
         differentiable="p",
-        differentiable="p",
-        differentiable="p",
         variant=True,
     ),
     "rank_ece_test": Metric(_p_value(jaxcal.rank_ece_test), differentiable=False, rounding=1000),
