@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--folds", type=int, metavar="K", help="refinement by K-fold cross-validation instead of in-sample"
     )
     parser.add_argument(
-        "--resamples", type=int, default=1000, metavar="B", help="bootstrap resamples (default 1000; 0: no intervals)"
+        "--resamples", type=int, default=1000, metavar="B", help="bootstrap resamples (default 1000; 0: no bootstrap)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the resamples and folds (default 0)")
     parser.add_argument(
@@ -198,7 +198,9 @@ def _notes(args, result: _Result, weights) -> list[str]:
         if intervals.at_bound and status == jaxcal.Status.CONVERGED:
             notes.append(f"in {intervals.at_bound:,} resamples T is at a bound, so its interval is not reliable")
     notes.append("ECE, smooth ECE and cutoff: biased upward, so they get no interval")
-    if intervals is not None:
+    if not event.counts(weights):
+        notes.append("debiased ECE, rank ECE and the rank test need weights that are whole numbers")
+    else:
         notes.append("debiased ECE: centred bootstrap; rank ECE: for every law, wide; slope and intercept: normal law")
     poor = [name.replace("_", " ") for name, test in result.tests.items() if not test.reliable]
     if poor:
@@ -236,7 +238,7 @@ def _event_table(result: _Result) -> str:
         shown = "none" if math.isnan(value) else _show(value)
         rows.append((name.replace("ece", "ECE").replace("_", " "), shown, interval, meaning))
     for name, test in result.tests.items():
-        shown = "none" if math.isnan(test.p_value) else f"p = {test.p_value:.3g}"
+        shown = "none" if math.isnan(test.p_value) else f"p = {test.p_value:.3g}" if test.p_value else "p < 1e-38"
         rows.append((f"test, {name}", shown, "", test.meaning))
     return "calibration of the top label\n\n" + table(("", "estimate", "95 % interval", "meaning"), rows, left=(0, 3))
 

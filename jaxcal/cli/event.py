@@ -43,6 +43,25 @@ def estimates(confidence, correct, weights, *, num_bins: int, resamples: int, se
         "smooth_ece": _alone(jaxcal.smooth_ece(confidence, correct, **event), "kernel, no bins"),
         "cutoff": _alone(jaxcal.cutoff_calibration_error(confidence, correct, **event), "worst interval"),
     }
+    if counts(weights):
+        found |= _of_pairs(confidence, correct, event, num_bins, resamples, seed)
+    line = jaxcal.calibration_slope(confidence, correct, **event)
+    for name, value, error, ideal in (
+        ("slope", line.slope, line.slope_se, "ideal 1; < 1: extreme"),
+        ("intercept", line.intercept, line.intercept_se, "ideal 0"),
+    ):
+        found[name] = Estimate(float(value), float(value - _Z95 * error), float(value + _Z95 * error), ideal)
+    return found
+
+
+def counts(weights) -> bool:
+    """Whether the weights are whole, so that copies of a row can be told from one heavy row."""
+    return weights is None or bool(np.all(weights == np.round(weights)))
+
+
+def _of_pairs(confidence, correct, event, num_bins, resamples, seed) -> dict[str, Estimate]:
+    """Estimates that compare rows with each other."""
+    found = {}
     squared = jaxcal.debiased_ece(confidence, correct, num_bins=num_bins, bins="mass", **event)
     found["debiased_ece"] = _alone(squared, f"squared, {num_bins} bins")
     if resamples and np.isfinite(squared):
@@ -53,12 +72,6 @@ def estimates(confidence, correct, weights, *, num_bins: int, resamples: int, se
     lower, upper = jaxcal.rank_ece_interval(confidence, correct, **event)
     rank = jaxcal.rank_ece(confidence, correct, **event)
     found["rank_ece"] = Estimate(float(rank), float(lower), float(upper), "squared, no bins")
-    line = jaxcal.calibration_slope(confidence, correct, **event)
-    for name, value, error, ideal in (
-        ("slope", line.slope, line.slope_se, "ideal 1; < 1: extreme"),
-        ("intercept", line.intercept, line.intercept_se, "ideal 0"),
-    ):
-        found[name] = Estimate(float(value), float(value - _Z95 * error), float(value + _Z95 * error), ideal)
     return found
 
 
@@ -69,6 +82,8 @@ def tests(confidence, correct, weights) -> dict[str, Test]:
         "cumulative": (jaxcal.kolmogorov_smirnov_calibration, "runs of residuals"),
         "line": (jaxcal.weak_calibration_test, "slope, intercept"),
     }
+    if not counts(weights):
+        del chosen["rank"]
     found = {}
     for name, (test, meaning) in chosen.items():
         result = test(confidence, correct, weights=weights)
