@@ -46,6 +46,13 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(skip)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forget_compiled():
+    """A process may map some 65,000 pieces of memory; a few thousand compiled programs use them up and it crashes."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture
 def x64():
     """Whether the run is in float64."""
