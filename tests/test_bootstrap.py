@@ -170,10 +170,13 @@ def test_whole_weights_are_repeated_rows():
     np.testing.assert_allclose(result.estimate, repeated.mean(), rtol=1e-6)
     z = (np.asarray(result.draws, np.float64) - repeated.mean()) / (repeated.std() / math.sqrt(len(repeated)))
     assert abs(z.mean()) < 5 / math.sqrt(20_000) and abs(z.var() - 1) < 0.06
-    kw = {"num_resamples": 499, "method": "bca"}
+    kw = {"num_resamples": 20_000, "method": "bca"}
     bca, again = jaxcal.bootstrap(mean, KEY, X, weights=COUNTS, **kw), jaxcal.bootstrap(mean, KEY, repeated, **kw)
     np.testing.assert_allclose(
-        [bca.lower, bca.upper], [again.lower, again.upper], atol=0.3 * float(again.standard_error)
+        # 4 standard errors of the difference of two such ends: quantile 0.019, bias correction 0.018 of the error each
+        [bca.lower, bca.upper],
+        [again.lower, again.upper],
+        atol=0.15 * float(again.standard_error),
     )
 
 

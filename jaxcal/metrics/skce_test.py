@@ -82,12 +82,11 @@ def skce_test(
         `TestResult`, arrays `(...)`. Its statistic is T, or the estimate itself for the distribution-free method. NaN
         in invalid lanes, without a pair of rows, and for the asymptotic method where h does not vary.
 
-    `reliable` is False for the asymptotic method where (sum h^2)^2 / sum h^4, the number of terms that count, is at
-    most 5. So it is for most extreme forecasts, whose size at 5 % is .11 for Beta(.1, .9) and .08 for Beta(.05, .95) at
-    n = 100 and .25 for the latter at n = 500; elsewhere the size is .035 to .045, and .01 to .09 given that number.
-    For the bootstrap it is False where sum p (1 - p), the variance of the number of events, is below 5. Size at 5 %,
-    Laplace, n = 500: .058 uniform, .031 Beta(.3, .7), .045 nine atoms, .029 Beta(.1, .9), where n = 100 gives .017
-    (1,000 data sets each); within .02 of 0 or 1, .59 at n = 50, .13 at 200, .058 at 500 (500 data sets).
+    `reliable` is False where sum p (1 - p), the variance of the number of events, is below 5 (bootstrap, asymptotic),
+    and for the asymptotic method where (sum h^2)^2 / sum h^4, the number of terms that count, is at most 5. Size at 5 %
+    of the asymptotic method: .03 to .05 elsewhere; flagged: .46, .35 within .02 of 0 or 1 at n = 50 and 200, .11 for
+    Beta(.1, .9) at n = 100. Of the bootstrap (Laplace, 1,000 data sets each): .049 to .069 for uniform, Beta(.3, .7)
+    and nine atoms at n = 50, 200 and 2000, .03 for Beta(.1, .9); flagged: within .02 of 0 or 1 .59 and .13.
 
     Not differentiable. Cost a resample: O(n) for Laplace, O(n^2) as a matrix product with all resamples for Gaussian;
     memory O(n) times the resamples of a batch, below 100 MB.
@@ -194,7 +193,7 @@ def _closed_form(p, y, weights, bandwidth, kernel, estimator, method):
         value = quadratic_estimate(events, kernel, bandwidth, estimator)
         return _free_of_distribution(value, estimator, events.mass, 1)
     h = neighbour_terms(events, kernel, bandwidth) * events.poison[..., None]
-    return _of_terms(h, method, events.mass, 1)
+    return _of_terms(h, method, events.mass, total(events.p * (1 - events.p)), 1)
 
 
 @partial(jax.jit, static_argnums=(4, 5, 6))
@@ -204,12 +203,18 @@ def _closed_form_multiclass(logits, labels, weights, bandwidth, kernel, estimato
         if estimator != "linear":
             value = quadratic_estimate_of_rows(rows, kernel, nu, estimator) * rows.poison
             return _free_of_distribution(value, estimator, n, 2), rows.poison
-        return _of_terms(neighbour_products(rows, kernel, nu) * rows.poison, method, n, 2), rows.poison
+        h = neighbour_products(rows, kernel, nu) * rows.poison
+        return _of_terms(h, method, n, total(_noise(rows.p)), 2), rows.poison
 
     return map_rows(one, logits, labels, weights)
 
 
-def _of_terms(h, method, n, bound) -> TestResult:
+def _noise(p):
+    """Variance of the outcome of a row, p (1 - p) for two classes."""
+    return (1 - jnp.sum(p**2, axis=-1)) / 2
+
+
+def _of_terms(h, method, n, noise, bound) -> TestResult:
     m = h.shape[-1]
     mean = total(h) / (m or jnp.nan)
     if method == "distribution_free":
@@ -218,7 +223,7 @@ def _of_terms(h, method, n, bound) -> TestResult:
     # equal terms have no law, and a variance that is the rounding of their mean
     rounding = (8 * jnp.finfo(h.dtype).eps) ** 2 * total(h**2) / (m or 1)
     statistic = mean / jnp.sqrt(jnp.where(variance > rounding, variance, jnp.nan) / m)
-    return TestResult(statistic, ndtr(-statistic), _enough_terms(h))
+    return TestResult(statistic, ndtr(-statistic), _enough_terms(h) & (noise >= _LEAST_NOISE))
 
 
 def _enough_terms(h):
@@ -266,8 +271,9 @@ def _bootstrap_multiclass(logits, labels, weights, bandwidth, key, kernel, num_r
         product = lambda v: vector_product(kernel, rows.p, rows.residuals, v[:, None], nu)[:, 0]  # noqa: E731
         squares = jnp.sum(rows.residuals**2, axis=-1)
         weighted = weights is not None
-        noise = (1 - jnp.sum(rows.p**2, axis=-1)) / 2
-        return _resample(product, squares, noise, rows.w, weighted, rows.poison, key, num_resamples), rows.poison
+        return _resample(
+            product, squares, _noise(rows.p), rows.w, weighted, rows.poison, key, num_resamples
+        ), rows.poison
 
     keys = jax.random.split(key, math.prod(lane_shape(logits, labels, weights)))
     return map_rows(one, logits, labels, weights, keys)
@@ -276,7 +282,7 @@ def _bootstrap_multiclass(logits, labels, weights, bandwidth, key, kernel, num_r
 def _resample(product, squares, noise, w, weighted, poison, key, num_resamples) -> TestResult:
     """The test of one lane: `product` gives H v for the matrix of h_ij, `squares` is its diagonal, `w` the counts.
 
-    `noise` is the variance of the outcome of a row, p (1 - p) for two classes.
+    `noise` is the variance of the outcome of each row.
 
     T* = (2/n) sum_{i<j} (h - hbar_i - hbar_j + hbar) over resampled rows, written for counts c with d = c - w:
     T* = (d'Hd + c'(2 hbar - diag H) - w'hbar) / n, where nothing of order n^2 cancels.
