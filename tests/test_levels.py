@@ -97,10 +97,10 @@ def test_size(name, law, rows):
                 "upper_end": round(float(upper_end(draws)), 4),
             }
         )
-        check(rows[-1])
+        assert_level_held(rows[-1])
 
 
-def check(row):
+def assert_level_held(row):
     """No size above the upper end of the binomial 99.9 % interval, but where the result says so."""
     assert float(row["size"]) <= float(row["upper_end"]) or float(row["reliable"]) < 0.5, row
     if row["test"] == "rank_ece_test, simulation":
@@ -118,6 +118,6 @@ def test_stored_table():
     }
     for row in stored:
         assert int(row["data_sets"]) == TESTS[row["test"]][1]
-        check(row)
+        assert_level_held(row)
         if TESTS[row["test"]][3]:
             assert float(row["reliable"]) == 1

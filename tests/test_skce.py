@@ -52,7 +52,7 @@ def _vectors(logits, labels):
     return p, np.eye(logits.shape[-1])[labels] - p
 
 
-def _close(value, expected, eps, units=64):
+def assert_close(value, expected, eps, units=64):
     np.testing.assert_allclose(value, expected, rtol=units * eps, atol=units * eps / 16)
 
 
@@ -63,13 +63,13 @@ def _close(value, expected, eps, units=64):
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_published_definitions_on_ten_forecasts(d10, kernel, estimator, eps):
     value = jaxcal.skce(*d10, kernel=kernel, estimator=estimator)
-    _close(value, D10[kernel][ESTIMATORS.index(estimator)], eps, 16)
+    assert_close(value, D10[kernel][ESTIMATORS.index(estimator)], eps, 16)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_published_definitions_on_eight_rows(m8, estimator, eps):
     value = jaxcal.skce_multiclass(*m8, estimator=estimator, bandwidth=1.0)
-    _close(value, M8[ESTIMATORS.index(estimator)], eps, 16)
+    assert_close(value, M8[ESTIMATORS.index(estimator)], eps, 16)
 
 
 @pytest.mark.parametrize("kernel", kernels.KERNELS)
@@ -79,16 +79,16 @@ def test_ties_and_weights_are_pairs_of_rows(kernel, estimator, eps):
     weights = {} if estimator == "linear" else {"weights": COUNTS}
     repeats = np.ones(N, int) if estimator == "linear" else COUNTS
     expected = _brute(*_binary(np.repeat(P, repeats), np.repeat(Y, repeats)), kernel, estimator)
-    _close(jaxcal.skce(P, Y, kernel=kernel, estimator=estimator, **weights), expected, eps)
+    assert_close(jaxcal.skce(P, Y, kernel=kernel, estimator=estimator, **weights), expected, eps)
     expected = _brute(*_vectors(np.repeat(LOGITS, repeats, 0), np.repeat(LABELS, repeats)), kernel, estimator)
-    _close(jaxcal.skce_multiclass(LOGITS, LABELS, kernel=kernel, estimator=estimator, **weights), expected, eps)
+    assert_close(jaxcal.skce_multiclass(LOGITS, LABELS, kernel=kernel, estimator=estimator, **weights), expected, eps)
 
 
 def test_two_classes_are_twice_the_binary_event(d10, eps):
     p, y = d10
     logits = jaxcal.binary_logits(jaxcal.log_odds(p))
     for kernel in kernels.KERNELS:
-        _close(jaxcal.skce_multiclass(logits, y, kernel=kernel), 2 * jaxcal.skce(p, y, kernel=kernel), eps)
+        assert_close(jaxcal.skce_multiclass(logits, y, kernel=kernel), 2 * jaxcal.skce(p, y, kernel=kernel), eps)
 
 
 def test_lanes_of_vectors():
@@ -148,7 +148,7 @@ def test_blocks_do_not_change_values(eps):
         whole = kernels.vector_product(kernel, p, e, v, jnp.asarray(0.3, p.dtype))
         for rows in (1, 5):
             parts = kernels.vector_product(kernel, p, e, v, jnp.asarray(0.3, p.dtype), block=rows * N)
-            _close(parts, whole, eps)
+            assert_close(parts, whole, eps)
 
 
 def test_medians_are_those_of_all_distances(eps):
@@ -157,7 +157,7 @@ def test_medians_are_those_of_all_distances(eps):
         y = np.zeros(len(values), int)
         with_median = jaxcal.skce(values, y, estimator="biased")
         given = jaxcal.skce(values, y, estimator="biased", bandwidth=np.median(gaps) or 1.0)
-        _close(with_median, given, eps)
+        assert_close(with_median, given, eps)
 
 
 def test_median_of_many_vectors_is_that_of_2048_of_them():
@@ -226,13 +226,13 @@ def test_bootstrap_has_power_and_lanes(eps):
     assert result.p_value[0] == pytest.approx(0.01) and result.p_value[1] > 0.01 and jnp.isnan(result.p_value[2])
     again = jaxcal.skce_test(p, y, key=jax.random.key(0), num_resamples=99)
     np.testing.assert_array_equal(result.p_value, again.p_value)
-    _close(result.statistic[1], 300 * jaxcal.skce(p[1], y[1]), eps, 1000)
+    assert_close(result.statistic[1], 300 * jaxcal.skce(p[1], y[1]), eps, 1000)
 
 
 def test_linear_test(d10, eps):
     """-2.25521195871738 by mpmath, divisor m - 1."""
     result = jaxcal.skce_test(*d10, estimator="linear")
-    _close(result.statistic, -2.25521195871738, eps)
+    assert_close(result.statistic, -2.25521195871738, eps)
     np.testing.assert_allclose(result.p_value, 0.5 * math.erfc(-2.25521195871738 / math.sqrt(2)), rtol=64 * eps)
     assert not result.reliable  # five terms
     assert np.isnan(jaxcal.skce_test([0.2, 0.3], [0, 1], estimator="linear").p_value)  # one term has no variance
@@ -252,10 +252,10 @@ def test_bounds(d10, eps):
             expected = math.exp(-5 * max(value, 0) ** 2 / 2)
         result = jaxcal.skce_test(far, y, estimator=estimator, method="distribution_free")
         assert 0 < expected <= 1 and result.reliable
-        _close(result.p_value, expected, eps)
-        _close(result.statistic, value, eps)
+        assert_close(result.p_value, expected, eps)
+        assert_close(result.statistic, value, eps)
         multi = jaxcal.skce_multiclass_test(logits, y, estimator=estimator, method="distribution_free")
-        _close(multi.p_value, expected, eps)
+        assert_close(multi.p_value, expected, eps)
         assert jaxcal.skce_test(p, y, estimator=estimator, method="distribution_free").p_value == 1
 
 
