@@ -7,6 +7,7 @@ from jax import lax
 
 from jaxcal import checks
 from jaxcal.metrics.events import as_events
+from jaxcal.metrics.groups import runs
 from jaxcal.solvers import argsort, run_totals, total
 
 
@@ -72,8 +73,7 @@ def _auroc(scores, y, weights):
     s = jnp.take_along_axis(s, order, axis=-1)
     y, w = (_ordered(a, order) for a in (y, w))
     n = s.shape[-1]
-    new = jnp.concatenate([jnp.zeros_like(s[..., :1], jnp.int32), (s[..., 1:] != s[..., :-1]).astype(jnp.int32)], -1)
-    run = lax.associative_scan(jnp.add, new, axis=new.ndim - 1)
+    run = runs(s)
     # shares of the classes a score, so that no product of counts is rounded or overflows
     positive, negative = (run_totals(w * c, run, n) for c in (y, 1 - y))
     positive, negative = (c / jnp.where(total(c) > 0, total(c), jnp.nan)[..., None] for c in (positive, negative))

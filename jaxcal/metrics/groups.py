@@ -38,7 +38,7 @@ def _group(p, y, weights):
         return _count(p, y)
     order = argsort(p)
     p, y, weights = (_take(a, order) for a in (p, y, weights))
-    run, n = _runs(p), p.shape[-1]
+    run, n = runs(p), p.shape[-1]
     mass = run_totals(weights, run, n)
     # one score for each lane of the weights, as its derivative depends on them; the sort above is shared
     return jnp.broadcast_to(_scores(p, run), mass.shape), mass, run_totals(weights * y, run, n)
@@ -50,7 +50,7 @@ def _(primals, tangents):
     order = argsort(p)
     w = jnp.ones_like(p) if weights is None else weights
     p, y, w, dp = (_take(a, order) for a in (p, y, w, tangents[0]))
-    run, n = _runs(p), p.shape[-1]
+    run, n = runs(p), p.shape[-1]
     values = _group(*primals)
     mass = values[1]
     slope = run_totals(w * dp, run, n) / jnp.where(mass > 0, mass, 1)
@@ -67,7 +67,7 @@ def _count(p, y):
     # floats in [0, 1] are ordered as their bits, of which the first is 0; abs because of -0
     keys = sort((lax.bitcast_convert_type(jnp.abs(p), bits) << 1) | y.astype(bits))
     p, y = lax.bitcast_convert_type(keys >> 1, p.dtype), (keys & 1).astype(jnp.int32)
-    run, n = _runs(p), p.shape[-1]
+    run, n = runs(p), p.shape[-1]
     weight, positive = (run_totals(a, run, n).astype(p.dtype) for a in (jnp.ones_like(y), y))
     return _scores(p, run), weight, positive
 
@@ -76,7 +76,7 @@ def _take(values, order):
     return jnp.take_along_axis(values, order, axis=-1)
 
 
-def _runs(p):
+def runs(p):
     """Number of the group of each row of sorted scores, from 0."""
     new = jnp.concatenate([jnp.zeros_like(p[..., :1], jnp.int32), (p[..., 1:] != p[..., :-1]).astype(jnp.int32)], -1)
     return lax.associative_scan(jnp.add, new, axis=new.ndim - 1)  # three times faster than cumsum on CPU
