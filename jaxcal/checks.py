@@ -204,6 +204,13 @@ def find_event_fault(probabilities, outcomes, weights=None, *, whole: bool = Fal
     return None
 
 
+def require_count(value, name: str, least: int) -> int:
+    """The static option `name` as an int; `ValueError` for what is no integer of at least `least`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} must be an integer >= {least}, got {value!r}")
+    return int(value)
+
+
 def require_key(key, call: str) -> None:
     """Raise `TypeError` for what is no JAX random key."""
     if not isinstance(key, jax.Array):

@@ -21,7 +21,7 @@ _WIDE_MARGIN, _LEAST_STEP = 8.0, 1024
 _TERMS, _FEW, _TERMS_OF_FEW = 12, 8, 32
 
 # Draws are counted in int32.
-_MOST_DRAWS = 2**31 - 1
+MOST_DRAWS = 2**31 - 1
 
 
 def units(weights: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -30,7 +30,7 @@ def units(weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     Whole weights are counts of rows of weight 1. Other weights belong to their row, which is one unit.
     """
     weights = jnp.where(weights > 0, weights, 0)
-    whole = jnp.all(weights == jnp.floor(weights)) & (jnp.sum(weights) <= _MOST_DRAWS)
+    whole = jnp.all(weights == jnp.floor(weights)) & (jnp.sum(weights) <= MOST_DRAWS)
     count = jnp.where(whole, weights, weights > 0).astype(jnp.int32)
     return count, jnp.where(whole, 1, weights)
 
@@ -66,7 +66,8 @@ def multinomial(words: jax.Array, n: int, count: jax.Array | None) -> jax.Array:
 
     def fill_up(state):
         step, drawn, missing = state
-        row = scaled_to(_words(key, step, size), total).astype(jnp.int32)
+        row = jnp.concatenate([scaled_to(words, total) for words in _words(key, step, size)], axis=-1)
+        row = row[:, :size].astype(jnp.int32)
         row = row if ends is None else jnp.searchsorted(ends, row, side="right").astype(jnp.int32)
         one = (jnp.arange(size) < missing[:, None]).astype(drawn.dtype)
         drawn = jax.vmap(lambda d, r, o: d.at[r].add(o, mode="drop"))(drawn, row, one)
@@ -77,14 +78,21 @@ def multinomial(words: jax.Array, n: int, count: jax.Array | None) -> jax.Array:
 
 
 def _words(key, step, n: int):
-    """Uniform uint32 `(b, n)`, other ones for every step."""
-    pair = threefry(key, (step, jnp.arange(-(-n // 2), dtype=jnp.uint32)[None]))
-    return jnp.concatenate(pair, axis=-1)[:, :n]
+    """Uniform uint32, two arrays `(b, ceil(n / 2))`, other ones for every step. What follows treats them apart: each
+    element of one long array would be computed twice, once for either half."""
+    return threefry(key, (step, jnp.arange(-(-n // 2), dtype=jnp.uint32)[None]))
 
 
 def _poisson(key, rate, n: int, num_terms: int):
     """Poisson variables `(b, n)`: how many steps of their distribution function are at or below a uniform number."""
-    uniform = (_words(key, jnp.uint32(0), n) >> 8).astype(jnp.float32) * 2.0**-24
+    half = -(-n // 2)
+    rates = (rate, rate) if jnp.ndim(rate) == 0 else (rate[:half], jnp.pad(rate[half:], (0, 2 * half - n)))
+    words = _words(key, jnp.uint32(0), n)
+    return jnp.concatenate([_steps(w, r, num_terms) for w, r in zip(words, rates, strict=True)], axis=-1)[:, :n]
+
+
+def _steps(words, rate, num_terms: int):
+    uniform = (words >> 8).astype(jnp.float32) * 2.0**-24
     mass = below = jnp.exp(-rate)
     count = jnp.zeros(uniform.shape, jnp.int32)
     for k in range(1, num_terms + 1):

@@ -1,5 +1,6 @@
 """`jaxcal audit` and `jaxcal apply`: every printed number against the library, and files in and out."""
 
+import csv
 import json
 import os
 import re
@@ -116,6 +117,36 @@ def test_json_is_what_the_library_says(capsys, data, npz, loss, folds):
     assert (report["n"], report["k"], report["total_weight"], report["folds"]) == (N, K, float(w.sum()), folds)
     assert report["estimates"]["risk"]["lower"] is None
     assert report["status"] == "CONVERGED"
+
+
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+def test_event_of_one_class(capsys, data, tmp_path, kind):
+    """Columns and labels are names, and so is the event."""
+    z, y, _ = data
+    values_of = {"logits": z, "probs": jax.nn.softmax(z, axis=-1)}[kind]
+    names = np.array(["cat", "dog", "emu", "fox"])
+    path = tmp_path / "named.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*names, "animal"])
+        writer.writerows([*map(repr, map(float, row)), names[label]] for row, label in zip(values_of, y, strict=True))
+    options = [f"--{kind}", *names, "--labels", "animal", "--resamples", 100]
+    report = audit(capsys, path, *options, "--event", "dog")
+    p, outcome = jaxcal.binary_event(z, y, 1)
+    got = values(report)
+    assert report["event"] == "dog"
+    assert got["auroc"] == pytest.approx(float(jaxcal.auroc(p, outcome)), rel=1e-6)
+    assert got["observed_expected"] == pytest.approx(float(jaxcal.observed_expected_ratio(p, outcome)), rel=1e-5)
+    assert got["ece"] == pytest.approx(float(jaxcal.ece(p, outcome)), rel=1e-4)
+    assert got["slope"] == pytest.approx(float(jaxcal.calibration_slope(p, outcome).slope), rel=1e-4)
+    test = jaxcal.rank_ece_test(p, outcome)
+    assert report["tests"]["rank"]["p_value"] == pytest.approx(float(test.p_value), rel=1e-3)
+    for name in ("auroc", "observed_expected"):
+        entry = report["estimates"][name]
+        assert entry["lower"] < entry["value"] < entry["upper"]
+    assert "auroc" not in values(audit(capsys, path, *options))
+    assert main(["audit", str(path), *map(str, options), "--event", "cow"]) == 2
+    assert "--event must be the label of a class, cat, dog" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

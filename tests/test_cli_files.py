@@ -348,7 +348,7 @@ def test_only_the_arrays_asked_for_are_read(folder):
 
 def classes(raw, columns=None, named=None, k=3):
     raw = np.asarray(raw)
-    index, sentence = class_indices(raw, k, columns, named, np.arange(len(raw)))
+    index, _, sentence = class_indices(raw, k, columns, named, np.arange(len(raw)))
     return index.tolist(), sentence
 
 

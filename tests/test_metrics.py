@@ -157,6 +157,16 @@ def test_ece_in_exact_arithmetic_with_ties_and_counts(p, y, weights, mass):
     np.testing.assert_array_equal(jaxcal.reliability_curve(np.array(p, float), np.array(y), **options).count, counts)
 
 
+@pytest.mark.parametrize("level", [0.5, 0.9, 0.999])
+def test_intervals_of_other_levels_against_scipy(d10, eps, level):
+    curve = jaxcal.reliability_curve(*d10, num_bins=2, level=level)
+    for i, (hits, rows) in enumerate([(2, 6), (3, 4)]):
+        expected = binomtest(hits, rows).proportion_ci(level, method="wilson")
+        np.testing.assert_allclose((curve.lower[i], curve.upper[i]), expected, rtol=16 * eps)
+    with pytest.raises(ValueError, match="level must be in"):
+        jaxcal.reliability_curve(*d10, level=95)
+
+
 def test_reliability_curve_of_ten_forecasts(d10, eps):
     curve = jaxcal.reliability_curve(*d10, num_bins=5)
     np.testing.assert_array_equal(curve.count, [2, 3, 2, 2, 1])

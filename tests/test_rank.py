@@ -31,6 +31,20 @@ def test_ten_forecasts(d10, eps):
     np.testing.assert_allclose(jaxcal.rank_ece(d10[0], D10B), 0.12012, rtol=16 * eps)
 
 
+def test_metrics_compiled_together_sort_once(d10):
+    """The estimate and both tests in one program; on a CPU a sort is a call of the host."""
+
+    @jax.jit
+    def all_three(p, y):
+        return jaxcal.rank_ece(p, y), jaxcal.rank_ece_test(p, y), jaxcal.rank_ece_test(p, y, method="finite")
+
+    program = all_three.lower(*d10).compile().as_text()
+    if jax.default_backend() == "cpu":
+        assert sum("custom-call(" in line for line in program.splitlines()) == 1
+    else:
+        assert sum(" sort(" in line for line in program.splitlines()) == 1
+
+
 def test_three_tied_rows_by_enumeration(eps):
     p, y = [0.2, 0.5, 0.5, 0.5, 0.9], [0, 1, 0, 1, 1]
     assert _by_definition(p, y) == Fraction(-11, 300)

@@ -13,6 +13,7 @@ import pytest
 
 import jaxcal
 from jaxcal.metrics import kernels
+from jaxcal.resampling import multinomial
 
 RNG = np.random.default_rng(5)
 ESTIMATORS = ("unbiased", "biased", "linear")
@@ -196,15 +197,13 @@ def _bootstrap_p_value(points, residuals, nu, counts):
 
 def test_bootstrap_counts_the_resamples_of_the_definition(m8, d10):
     """With the counts that the key gives, in the order in which the rows stand there (binary rows are sorted)."""
-    from jaxcal.metrics.skce_test import _multinomial
-
     key, num = jax.random.key(3), 99
     for n, test, arrays, points in (
         (8, jaxcal.skce_multiclass_test, m8, _vectors(*(np.asarray(a) for a in m8))),
         (10, jaxcal.skce_test, d10, _binary(*(np.asarray(a) for a in d10))),
     ):
-        keys = jax.random.split(jax.random.split(key, 1)[0], num)
-        counts = jax.vmap(lambda k: _multinomial(k, jnp.ones(n), False))(keys).astype(int)  # noqa: B023
+        lane = jax.random.split(key, 1)[0]
+        counts = multinomial(jax.random.bits(lane, (num, 2), jnp.uint32), n, None)
         assert (counts.sum(-1) == n).all()
         result = test(*arrays, key=key, num_resamples=num, bandwidth=1.0)
         statistic, p_value = _bootstrap_p_value(*points, 1.0, np.asarray(counts))

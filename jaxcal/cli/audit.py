@@ -13,11 +13,13 @@ import jaxcal
 from jaxcal.cli import bootstrap, event, predictions
 from jaxcal.cli.console import UserError, progress, require, table, write
 from jaxcal.cli.files import check_output, nth, replacing
+from jaxcal.cli.labels import class_of
 
 DESCRIPTION = """\
 Measure the calibration of predictions you have: risk (mean proper loss) split into calibration error, which temperature
 scaling removes, and refinement error, which it does not; temperature and accuracy; and for the confidence of the
-predicted class ECE, its successors without that bias, the calibration line, and tests.
+predicted class, or the probability of one class (--event), ECE, its successors without that bias, the calibration line,
+and tests.
 
 What is a logit, a probability or a label is named by you and never guessed. Leave the names out to see what a file
 holds and a complete command to type."""
@@ -28,7 +30,7 @@ examples:
   jaxcal audit val.npy --probs --labels labels.npy             an .npy holds one array
   jaxcal audit val.csv --probs 'p_*' --labels label            columns p_0, p_1, ..., p_10 in natural order
   jaxcal audit val.csv --probs p_cat p_dog --labels animal     labels cat and dog, matched by name
-  jaxcal audit val.csv --logits score --labels y               one column: the score of class 1 of 2
+  jaxcal audit val.csv --logits score --labels y --event 1     one column: the score of class 1 of 2
   jaxcal audit val.npz --logits z --labels y --fit t.npz && jaxcal apply t.npz test.npz --logits z --out test_p.npz
 
 labels: whole numbers from 0 to k - 1 in the order of the columns; or whatever follows the prefix common to all column
@@ -68,6 +70,7 @@ class _Result(NamedTuple):
     intervals: bootstrap.Intervals | None
     event: dict[str, event.Estimate]
     tests: dict[str, event.Test]
+    subject: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--labels", metavar="NAME", help="array or column of labels; for .npy the file that holds them")
     parser.add_argument("--weights", metavar="NAME", help="array, column or .npy file of weights (counts)")
     parser.add_argument("--classes", metavar="A,B,...", help="the label of each class, in the order of the predictions")
+    parser.add_argument(
+        "--event",
+        metavar="CLASS",
+        help="measure the probability of this class, by its label, instead of the confidence of the predicted class; "
+        "adds AUROC and observed over expected",
+    )
     parser.add_argument("--loss", choices=LOSSES, default="log", help="proper loss, also for fitting T (default: log)")
     parser.add_argument(
         "--folds", type=int, metavar="K", help="refinement by K-fold cross-validation instead of in-sample"
@@ -102,6 +111,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--seed must be from 0 to 2^31 - 1, got {args.seed}")
     data = predictions.read_predictions(args, f"jaxcal audit {shlex.quote(args.file)}", labelled=True)
     loss = LOSSES[args.loss]
+    chosen = None if args.event is None else class_of(args.event, data.names)
     n, k = data.logits.shape
     if args.folds is not None and not 2 <= args.folds <= n:
         raise UserError(f"--folds must be from 2 to n = {n}, got {args.folds}")
@@ -115,23 +125,27 @@ def run(args: argparse.Namespace) -> int:
                 data.logits, data.labels, data.weights, fit, resamples=args.resamples, progress=progress, **how
             )
             intervals = bootstrap.intervals(*drawn)
-        confidence, correct = data.top_label()
-        measured = event.estimates(
-            confidence, correct, data.weights, num_bins=_NUM_BINS, resamples=args.resamples, seed=args.seed
-        )
-        tests = event.tests(confidence, correct, data.weights)
+        p, y = data.top_label() if chosen is None else data.event(chosen)
+        drawing = {"resamples": args.resamples, "seed": args.seed}
+        measured = event.estimates(p, y, data.weights, num_bins=_NUM_BINS, **drawing)
+        if chosen is not None:
+            measured |= event.discrimination(p, y, data.weights, **drawing)
+        tests = event.tests(p, y, data.weights)
         if fit_file is not None:
             fit.check()
     except ValueError as error:
         raise UserError(" ".join(str(error).split())) from error
     if plot is not None:
-        _draw(plot, args, data, fit, measured["ece"].value)
+        _draw(plot, args, data, fit, chosen, measured["ece"].value)
     if fit_file is not None:
         with replacing(fit_file) as temporary:
             fit.save(temporary)
-    result = _Result(estimates, fit, intervals, measured, tests)
-    notes = data.notes + _notes(args, result, data.weights)
+    subject = "the top label" if chosen is None else f"class {data.names[chosen]}"
+    result = _Result(estimates, fit, intervals, measured, tests, subject)
+    notes = data.notes + _notes(args, result, data)
     present = np.unique(data.labels)
+    if chosen is None and k == 2:
+        notes.append(f"the probability of class {data.names[1]} itself: --event {shlex.quote(data.names[1])}")
     if len(present) == 1:
         notes.append(f"every label is class {present[0]}: there is nothing to tell apart, and sharpness means little")
     if args.json:
@@ -178,8 +192,8 @@ def _refuse_impossible(data, args) -> None:
         )
 
 
-def _notes(args, result: _Result, weights) -> list[str]:
-    notes = []
+def _notes(args, result: _Result, data) -> list[str]:
+    notes, weights = [], data.weights
     status = jaxcal.Status(int(result.fit.status))
     if status != jaxcal.Status.CONVERGED:
         notes.append(f"{status.name}: {_STATUS_LINES[status]}")
@@ -202,9 +216,15 @@ def _notes(args, result: _Result, weights) -> list[str]:
         notes.append("debiased ECE, rank ECE and the rank test need weights that are whole numbers")
     else:
         notes.append("debiased ECE: centred bootstrap; rank ECE: for every law, wide; slope and intercept: normal law")
+    count = event.resamples_together(len(data.rows), args.resamples)
+    if args.resamples > count:
+        notes.append(
+            f"{'debiased ECE' if args.event is None else 'debiased ECE, AUROC, observed/expected'}: "
+            f"{count:,} resamples, as there are many rows"
+        )
     poor = [name.replace("_", " ") for name, test in result.tests.items() if not test.reliable]
     if poor:
-        notes.append(f"test of {', '.join(poor)}: too few rows or too extreme confidences for a p-value to be trusted")
+        notes.append(f"test of {', '.join(poor)}: too few rows or too extreme forecasts for a p-value to be trusted")
     return notes
 
 
@@ -236,11 +256,17 @@ def _event_table(result: _Result) -> str:
     for name, (value, lower, upper, meaning) in result.event.items():
         interval = "" if lower is None or math.isnan(lower) else f"[{_show(lower)}, {_show(upper)}]"
         shown = "none" if math.isnan(value) else _show(value)
-        rows.append((name.replace("ece", "ECE").replace("_", " "), shown, interval, meaning))
+        rows.append((_spelled(name), shown, interval, meaning))
     for name, test in result.tests.items():
         shown = "none" if math.isnan(test.p_value) else f"p = {test.p_value:.3g}" if test.p_value else "p < 1e-38"
         rows.append((f"test, {name}", shown, "", test.meaning))
-    return "calibration of the top label\n\n" + table(("", "estimate", "95 % interval", "meaning"), rows, left=(0, 3))
+    return f"calibration of {result.subject}\n\n" + table(
+        ("", "estimate", "95 % interval", "meaning"), rows, left=(0, 3)
+    )
+
+
+def _spelled(name: str) -> str:
+    return name.replace("auroc", "AUROC").replace("ece", "ECE").replace("observed_", "observed/").replace("_", " ")
 
 
 def _ends(result: _Result, quantity: str) -> tuple[float, float | None, float | None]:
@@ -280,6 +306,7 @@ def _report(args, data, result: _Result, notes: list[str]) -> dict:
         "loss": args.loss,
         "folds": args.folds,
         "dtype": str(data.logits.dtype),
+        "event": args.event,
         "level": 0.95,
         "resamples": args.resamples,
         "failed_resamples": result.intervals.failed if result.intervals else 0,
@@ -300,21 +327,24 @@ def _plain(value: float | None) -> float | str | None:
     return float(value) if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def _draw(path, args, data, fit, ece: float) -> None:
-    """Reliability of the top label before and after temperature scaling, on one Axes."""
+def _draw(path, args, data, fit, chosen: int | None, ece: float) -> None:
+    """Reliability of the event before and after temperature scaling, on one Axes."""
     from jaxcal.plots import reliability_diagram
 
     figure = require("matplotlib.figure", "plot").Figure(figsize=(4.8, 5.6), layout="constrained")
     ax = figure.subplots()
-    after = jaxcal.top_label(fit(data.logits), data.labels)
+    if chosen is None:
+        before, after, what = data.top_label(), jaxcal.top_label(fit(data.logits), data.labels), "top label"
+    else:
+        before, what = data.event(chosen), f"class {data.names[chosen]}"
+        after = jaxcal.binary_event(fit(data.logits), data.labels, chosen)
     after_ece = float(jaxcal.ece(*after, num_bins=_NUM_BINS, weights=data.weights))
-    before = data.top_label()
     for (confidence, correct), label in (
         (before, f"as given, ECE {ece:.3f}"),
         (after, f"after scaling, T = {float(fit.temperature):#.3g}, ECE {after_ece:.3f}"),
     ):
         curve = jaxcal.reliability_curve(confidence, correct, num_bins=_NUM_BINS, weights=data.weights)
         reliability_diagram(curve, ax=ax, label=label)
-    figure.suptitle(f"{Path(args.file).name}: top label, {len(data.rows):,} rows", fontsize="medium")
+    figure.suptitle(f"{Path(args.file).name}: {what}, {len(data.rows):,} rows", fontsize="medium")
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=150, bbox_inches="tight")

@@ -1,6 +1,7 @@
-"""What `jaxcal audit` says of the confidence: every estimate with the interval it can have, and tests."""
+"""What `jaxcal audit` says of a binary event: every estimate with the interval it can have, and tests."""
 
 import functools
+from statistics import NormalDist
 from typing import NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ import jaxcal
 _DRAWS = 200_000_000
 _FEWEST = 100
 
-_Z95 = 1.959963984540054  # 97.5 % point of the normal law
+_Z95 = NormalDist().inv_cdf(0.975)
 
 
 class Estimate(NamedTuple):
@@ -25,7 +26,7 @@ class Estimate(NamedTuple):
 
 
 class Test(NamedTuple):
-    """A test that the confidence is calibrated."""
+    """A test that the forecasts are calibrated."""
 
     __test__ = False  # not a test case
 
@@ -35,17 +36,17 @@ class Test(NamedTuple):
     meaning: str
 
 
-def estimates(confidence, correct, weights, *, num_bins: int, resamples: int, seed: int) -> dict[str, Estimate]:
-    """Estimates of the calibration error of the event "the predicted class is right"."""
+def estimates(p, y, weights, *, num_bins: int, resamples: int, seed: int) -> dict[str, Estimate]:
+    """Estimates of the calibration error of forecasts p of outcomes y."""
     event = {"weights": weights}
     found = {
-        "ece": _alone(jaxcal.ece(confidence, correct, num_bins=num_bins, **event), f"plug-in, {num_bins} bins"),
-        "smooth_ece": _alone(jaxcal.smooth_ece(confidence, correct, **event), "kernel, no bins"),
-        "cutoff": _alone(jaxcal.cutoff_calibration_error(confidence, correct, **event), "worst interval"),
+        "ece": _alone(jaxcal.ece(p, y, num_bins=num_bins, **event), f"plug-in, {num_bins} bins"),
+        "smooth_ece": _alone(jaxcal.smooth_ece(p, y, **event), "kernel, no bins"),
+        "cutoff": _alone(jaxcal.cutoff_calibration_error(p, y, **event), "worst interval"),
     }
     if counts(weights):
-        found |= _of_pairs(confidence, correct, event, num_bins, resamples, seed)
-    line = jaxcal.calibration_slope(confidence, correct, **event)
+        found |= _of_pairs(p, y, event, num_bins, resamples, seed)
+    line = jaxcal.calibration_slope(p, y, **event)
     for name, value, error, ideal in (
         ("slope", line.slope, line.slope_se, "ideal 1; < 1: extreme"),
         ("intercept", line.intercept, line.intercept_se, "ideal 0"),
@@ -59,24 +60,43 @@ def counts(weights) -> bool:
     return weights is None or bool(np.all(weights == np.round(weights)))
 
 
-def _of_pairs(confidence, correct, event, num_bins, resamples, seed) -> dict[str, Estimate]:
+def resamples_together(n: int, resamples: int) -> int:
+    """How many resamples an estimate gets whose every resample passes over all rows: fewer where these are many."""
+    return max(2, min(resamples, max(_FEWEST, _DRAWS // n)))
+
+
+def discrimination(p, y, weights, *, resamples: int, seed: int) -> dict[str, Estimate]:
+    """How well the forecasts of one class rank, and whether they come true as often as they say in all."""
+    found = {}
+    for name, metric, meaning in (
+        ("auroc", jaxcal.auroc, "ranking alone"),
+        ("observed_expected", jaxcal.observed_expected_ratio, "ideal 1; > 1: low"),
+    ):
+        found[name] = _alone(metric(p, y, weights=weights), meaning)
+        if resamples and np.isfinite(found[name].value):
+            options = {"num_resamples": resamples_together(len(p), resamples), "weights": weights}
+            draws = jaxcal.bootstrap(metric, jax.random.key(seed), p, y, **options)
+            found[name] = found[name]._replace(lower=float(draws.lower), upper=float(draws.upper))
+    return found
+
+
+def _of_pairs(p, y, event, num_bins, resamples, seed) -> dict[str, Estimate]:
     """Estimates that compare rows with each other."""
     found = {}
-    squared = jaxcal.debiased_ece(confidence, correct, num_bins=num_bins, bins="mass", **event)
+    squared = jaxcal.debiased_ece(p, y, num_bins=num_bins, bins="mass", **event)
     found["debiased_ece"] = _alone(squared, f"squared, {num_bins} bins")
     if resamples and np.isfinite(squared):
-        count = max(min(resamples, _FEWEST), min(resamples, _DRAWS // len(confidence)))
-        options = {"num_resamples": max(count, 2), "method": "centred", **event}
-        draws = jaxcal.bootstrap(_debiased(num_bins), jax.random.key(seed), confidence, correct, **options)
+        options = {"num_resamples": resamples_together(len(p), resamples), "method": "centred", **event}
+        draws = jaxcal.bootstrap(_debiased(num_bins), jax.random.key(seed), p, y, **options)
         found["debiased_ece"] = found["debiased_ece"]._replace(lower=float(draws.lower), upper=float(draws.upper))
-    lower, upper = jaxcal.rank_ece_interval(confidence, correct, **event)
-    rank = jaxcal.rank_ece(confidence, correct, **event)
+    lower, upper = jaxcal.rank_ece_interval(p, y, **event)
+    rank = jaxcal.rank_ece(p, y, **event)
     found["rank_ece"] = Estimate(float(rank), float(lower), float(upper), "squared, no bins")
     return found
 
 
-def tests(confidence, correct, weights) -> dict[str, Test]:
-    """Tests of the hypothesis that confidences are frequencies."""
+def tests(p, y, weights) -> dict[str, Test]:
+    """Tests of the hypothesis that forecasts are frequencies."""
     chosen = {
         "rank": (jaxcal.rank_ece_test, "any departure"),
         "cumulative": (jaxcal.kolmogorov_smirnov_calibration, "runs of residuals"),
@@ -86,7 +106,7 @@ def tests(confidence, correct, weights) -> dict[str, Test]:
         del chosen["rank"]
     found = {}
     for name, (test, meaning) in chosen.items():
-        result = test(confidence, correct, weights=weights)
+        result = test(p, y, weights=weights)
         found[name] = Test(float(result.statistic), float(result.p_value), bool(result.reliable), meaning)
     return found
 

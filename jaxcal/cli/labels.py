@@ -15,7 +15,7 @@ def class_indices(
     columns: Sequence[str] | None,
     classes: Sequence[str] | None,
     rows: np.ndarray,
-) -> tuple[np.ndarray, str]:
+) -> tuple[np.ndarray, list[str], str]:
     """Indices in [0, k) of labels as found in a file.
 
     The rule, in this order: `classes` names the label of every class in the order of the columns; otherwise labels that
@@ -30,7 +30,7 @@ def class_indices(
         rows: `(n,)` row numbers in the file, for messages.
 
     Returns:
-        int32 indices `(n,)` and a sentence that says which label is which class.
+        int32 indices `(n,)`, the label of each class, and a sentence that says which label is which class.
     """
     values, first, inverse = np.unique(raw, return_index=True, return_inverse=True)
     texts = [_text(value) for value in values]
@@ -53,7 +53,14 @@ def class_indices(
     index = np.array([names.index(text) for text in texts], np.int32)[inverse.reshape(-1)]
     spelled = dict(zip(texts, map(str, values), strict=True))
     pairs = [f"{spelled.get(name, name)} = {place}" for name, place in zip(names, places, strict=True)]
-    return index, f"labels: {abbreviate(pairs)}"
+    return index, names, f"labels: {abbreviate(pairs)}"
+
+
+def class_of(label: str, names: Sequence[str]) -> int:
+    """Index of the class with this label, as typed by the user."""
+    if _text(label) not in names:
+        raise UserError(f"--event must be the label of a class, {abbreviate(names)}; got {label!r}")
+    return names.index(_text(label))
 
 
 def _text(value) -> str:

@@ -24,6 +24,7 @@ class Predictions:
     Attributes:
         logits: `(n, k)`, rows of weight 0 left out.
         labels: int32 `(n,)`, or None where they are not asked for.
+        names: the label of each class as it stands in the file, or None.
         weights: `(n,)` positive, or None.
         rows: `(n,)` their row numbers in the file.
         notes: sentences about what was done to the input.
@@ -34,6 +35,7 @@ class Predictions:
 
     logits: jax.Array
     labels: np.ndarray | None
+    names: list[str] | None
     weights: np.ndarray | None
     rows: np.ndarray
     notes: list[str]
@@ -50,6 +52,12 @@ class Predictions:
         if self.probabilities is None:
             return jaxcal.top_label(self.logits, self.labels)
         return self.probabilities.max(-1), self.probabilities.argmax(-1) == self.labels
+
+    def event(self, index: int) -> tuple:
+        """Probability of one class and whether it came."""
+        if self.probabilities is None:
+            return jaxcal.binary_event(self.logits, self.labels, index)
+        return self.probabilities[:, index], self.labels == index
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,11 +88,11 @@ def read_predictions(args: argparse.Namespace, command: str, *, labelled: bool) 
     """
     source = files.read(args.file)
     option = "--probs" if args.probs is not None else "--logits" if args.logits is not None else None
-    names = args.probs if args.probs is not None else args.logits
-    unnamed = option is not None and not names and not isinstance(source, files.NpyFile)
+    chosen = args.probs if args.probs is not None else args.logits
+    unnamed = option is not None and not chosen and not isinstance(source, files.NpyFile)
     if option is None or unnamed or (labelled and args.labels is None):
-        raise UserError(_what_to_type(source, command, option if not unnamed else None, names, args, labelled))
-    scores, columns = source.scores(names)
+        raise UserError(_what_to_type(source, command, option if not unnamed else None, chosen, args, labelled))
+    scores, columns = source.scores(chosen)
     scores = _numeric(scores, option[2:])
     if scores.ndim not in (1, 2) or scores.size == 0:
         raise UserError(f"{option[2:]} must have shape (n, k), or (n,) for two classes, got {scores.shape}")
@@ -105,19 +113,19 @@ def read_predictions(args: argparse.Namespace, command: str, *, labelled: bool) 
     logits = (
         _from_logits(scores, rows, args) if probabilities is None else _from_probs(probabilities, args.floor, notes)
     )
-    labels = None
+    labels = names = None
     if labelled:
         raw = _labels(source, args, n, scores)[rows]
         classes = None if args.classes is None else next(csv.reader([args.classes], skipinitialspace=True), [])
         named = columns if columns and len(columns) == k else None
         if columns and args.labels in columns:
             raise UserError(f"column {args.labels!r} is named both as a label and as a prediction")
-        labels, mapping = class_indices(raw, k, named, classes, rows)
+        labels, names, mapping = class_indices(raw, k, named, classes, rows)
         if columns or classes is not None:
             notes.append(mapping)
     if probabilities is not None:
         probabilities = probabilities.astype(logits.dtype)
-    return Predictions(logits, labels, weights, rows, notes, columns, source, probabilities)
+    return Predictions(logits, labels, names, weights, rows, notes, columns, source, probabilities)
 
 
 def _what_to_type(source, command, option, names, args, labelled) -> str:

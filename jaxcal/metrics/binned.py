@@ -105,8 +105,7 @@ def require_norm(norm: str) -> None:
 def bin_rule(bins, num_bins: int) -> tuple:
     """A hashable description of the bins: ("mass", b) or ("edges", e_0, ..., e_b)."""
     if isinstance(bins, str):
-        if not isinstance(num_bins, int | np.integer) or isinstance(num_bins, bool) or num_bins < 1:
-            raise ValueError(f"num_bins must be an integer >= 1, got {num_bins!r}")
+        num_bins = checks.require_count(num_bins, "num_bins", 1)
         if bins not in ("width", "mass"):
             raise ValueError(f'bins must be "width", "mass" or a sequence of edges, got {bins!r}')
         return ("mass", num_bins) if bins == "mass" else ("edges", *(np.arange(num_bins + 1) / num_bins).tolist())

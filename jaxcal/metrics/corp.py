@@ -11,7 +11,7 @@ from jax import lax
 from jaxcal import checks
 from jaxcal.losses import ProperLoss, half_brier_loss, per_example, require_loss
 from jaxcal.metrics.events import as_events, clean, report
-from jaxcal.metrics.groups import Groups, group
+from jaxcal.metrics.groups import Groups, draw_positive, group
 from jaxcal.metrics.rank import ordered_groups
 from jaxcal.metrics.results import Interval
 from jaxcal.solvers import isotonic_regression, sort, total
@@ -157,6 +157,7 @@ def corp_consistency_band(key, p, *, level: float = 0.9, num_resamples: int = 99
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be in (0, 1), got {level}")
+    num_resamples = checks.require_count(num_resamples, "num_resamples", 1)
     # (1 - 0.9) / 2 * 1000 is 49.999...
     rank = math.floor((1 - level) / 2 * (num_resamples + 1) + 1e-9)
     if rank < 1:
@@ -231,14 +232,7 @@ def _curve(p, y, weights):
 def _band(key, p, y, weights, num_resamples, rank):
     events = clean(p, y, weights, whole=True)
     z, m, _ = ordered_groups(events)
-    shape = jnp.broadcast_shapes(z.shape, m.shape)
-
-    def draw(key):
-        alone = lambda k: (jax.random.uniform(k, shape, z.dtype) < z) * m  # noqa: E731
-        counts = lambda k: jax.random.binomial(k, m, z, shape, z.dtype)  # noqa: E731
-        return recalibrated(Groups(z, m, lax.cond(jnp.any(m > 1), counts, alone, key)))
-
-    fits = jnp.moveaxis(lax.map(draw, jax.random.split(key, num_resamples)), 0, -1)
-    fits = sort(fits)
+    draw = lambda key: recalibrated(Groups(z, m, draw_positive(key, z, m)))  # noqa: E731
+    fits = sort(jnp.moveaxis(lax.map(draw, jax.random.split(key, num_resamples)), 0, -1))
     ends = (fits[..., rank - 1], fits[..., num_resamples - rank])
     return Interval(*(jnp.where(m > 0, end, jnp.nan) * events.poison[..., None] for end in ends))

@@ -26,6 +26,7 @@ class Groups(NamedTuple):
         return self.positive - self.weight * self.score
 
 
+@jax.jit  # several metrics of the same events, compiled together, then sort once
 def group(events: Events) -> Groups:
     """Sort the scores and add up the rows of each. Independent of the order of the rows, differentiable in scores and
     weights with the order held fixed (rows of one group share their derivative). Cost O(n log n)."""
@@ -106,3 +107,11 @@ def without_empty(groups: Groups) -> Groups:
 
     score, weight, positive = (move(a) for a in groups)
     return Groups(jnp.where(weight > 0, score, 1), weight, positive)
+
+
+def draw_positive(key, score: jax.Array, weight: jax.Array) -> jax.Array:
+    """Outcomes 1 of each group, drawn from its score as if the forecasts were calibrated; weights are whole."""
+    shape = jnp.broadcast_shapes(score.shape, weight.shape)
+    alone = lambda key: (jax.random.uniform(key, shape, score.dtype) < score) * weight  # noqa: E731
+    counts = lambda key: jax.random.binomial(key, weight, score, shape, score.dtype)  # noqa: E731
+    return lax.cond(jnp.any(weight > 1), counts, alone, key)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxcal import checks
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import Groups
 from jaxcal.metrics.rank import ordered_groups
@@ -75,8 +76,7 @@ def ici(p, y, *, span: float = 0.75, num_points: int = 128, weights=None) -> Cal
     """
     if not 0 < span <= 1:
         raise ValueError(f"span must be in (0, 1], got {span}")
-    if not isinstance(num_points, int) or num_points < 2:
-        raise ValueError(f"num_points must be an integer >= 2, got {num_points!r}")
+    num_points = checks.require_count(num_points, "num_points", 2)
     p, y, weights = as_events(p, y, weights)
     return report(_index(p, y, weights, float(span), num_points), p, y, weights, "ici")
 
@@ -88,7 +88,7 @@ def _index(p, y, weights, span, num_points):
     shape = jnp.broadcast_shapes(*(a.shape for a in groups))
     groups = Groups(*(jnp.broadcast_to(a, shape) for a in groups))
     full = groups.weight > 0
-    distance = jnp.where(full, jnp.abs(smooth(groups, span, num_points) - groups.score), 0)
+    distance = jnp.where(full, jnp.abs(local_fit(groups, span, num_points) - groups.score), 0)
     n = total(groups.weight)
     order = argsort(jnp.where(full, distance, jnp.inf))
     sorted_distance, sorted_weight = (jnp.take_along_axis(a, order, axis=-1) for a in (distance, groups.weight))
@@ -110,7 +110,7 @@ def _quantile(values, upto, n, q):
     return first + (position - low) * (second - first)
 
 
-def smooth(groups: Groups, span: float, num_points: int) -> jax.Array:
+def local_fit(groups: Groups, span: float, num_points: int) -> jax.Array:
     """Local quadratic regression of the outcomes at the score of each group, `(..., n)`; no empty groups between."""
     score, weight, _ = groups
     n = score.shape[-1]

@@ -9,7 +9,7 @@ from jax.scipy.special import gammaincc, ndtr
 
 from jaxcal import checks
 from jaxcal.metrics.events import as_events, clean, report
-from jaxcal.metrics.groups import Groups
+from jaxcal.metrics.groups import Groups, draw_positive
 from jaxcal.metrics.rank import ordered_groups, previous, rank_sum
 from jaxcal.metrics.results import TestResult
 from jaxcal.solvers import total
@@ -84,8 +84,7 @@ def rank_ece_test(
         raise ValueError('method="simulation" draws outcomes and needs a key, e.g. jax.random.key(0)')
     if method == "simulation":
         checks.require_key(key, "rank_ece_test")
-    if not isinstance(num_simulations, int) or num_simulations < 1:
-        raise ValueError(f"num_simulations must be an integer >= 1, got {num_simulations!r}")
+    num_simulations = checks.require_count(num_simulations, "num_simulations", 1)
     p, y, weights = as_events(p, y, weights)
     if method == "simulation":
         result = _simulation(p, y, weights, key, num_simulations)
@@ -153,14 +152,7 @@ def _simulation(p, y, weights, key, num_simulations):
     observed = rank_sum(groups)
     # outcomes are whole: equal values of R must not be told apart by rounding
     slack = 64 * jnp.finfo(z.dtype).eps * jnp.maximum(total(m * z * (1 - z)), 1)
-    shape = jnp.broadcast_shapes(z.shape, m.shape)
-
-    def draw(key):
-        """n R of one simulated data set a lane."""
-        alone = lambda k: (jax.random.uniform(k, shape, z.dtype) < z) * m  # noqa: E731
-        counts = lambda k: jax.random.binomial(k, m, z, shape, z.dtype)  # noqa: E731
-        return rank_sum(Groups(z, m, lax.cond(jnp.any(m > 1), counts, alone, key)))
-
+    draw = lambda key: rank_sum(Groups(z, m, draw_positive(key, z, m)))  # noqa: E731
     batch = max(1, min(num_simulations, _BLOCK // max(1, z.size)))
     draws = lax.map(lambda k: draw(k) >= observed - slack, jax.random.split(key, num_simulations), batch_size=batch)
     p_value = (1 + jnp.sum(draws, axis=0)) / (1 + num_simulations) * events.poison

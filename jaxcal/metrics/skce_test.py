@@ -27,6 +27,7 @@ from jaxcal.metrics.skce import (
     refuse_linear_weights,
     report_rows,
 )
+from jaxcal.resampling import MOST_DRAWS, multinomial
 from jaxcal.solvers import argsort, total
 
 # The first method is the estimator's own.
@@ -76,7 +77,7 @@ def skce_test(
             "distribution_free" for "biased"; that one goes with every estimator.
         key: JAX random key, for the bootstrap; lanes get draws of their own.
         num_resamples: for the bootstrap, static.
-        weights: counts `(..., n)` with a whole sum, which is the number of rows drawn; not for "linear".
+        weights: whole counts `(..., n)`, not for "linear"; the bootstrap draws their sum, which must be below 2^31.
 
     Returns:
         `TestResult`, arrays `(...)`. Its statistic is T, or the estimate itself for the distribution-free method. NaN
@@ -136,7 +137,7 @@ def skce_multiclass_test(
         logits: `(..., n, k)`; labels: integers `(..., n)` in [0, k).
         kernel, bandwidth: as in `skce_multiclass`.
         estimator, method, key, num_resamples: as in `skce_test`.
-        weights: counts `(..., n)` with a whole sum, which is the number of rows drawn; not for "linear".
+        weights: whole counts `(..., n)`, not for "linear"; the bootstrap draws their sum, which must be below 2^31.
 
     Returns:
         `TestResult`, arrays `(...)`, as `skce_test`; for two classes the p-value of that test, with the same draws for
@@ -179,8 +180,7 @@ def _check_method(estimator, method, key, num_resamples, weights):
         if key is None:
             raise ValueError('method="bootstrap" draws resamples and needs a key, e.g. jax.random.key(0)')
         checks.require_key(key, "skce_test")
-        if not isinstance(num_resamples, int) or num_resamples < 1:
-            raise ValueError(f"num_resamples must be an integer >= 1, got {num_resamples!r}")
+        checks.require_count(num_resamples, "num_resamples", 1)
 
 
 # --- laws in closed form ---
@@ -294,23 +294,17 @@ def _resample(product, squares, noise, w, weighted, poison, key, num_resamples) 
     means = products / n
     constant = total(w * means)
 
-    def exceeds(key):
-        c = _multinomial(key, w, weighted)
+    poison = jnp.where(n <= MOST_DRAWS, poison, jnp.nan)
+    count = jnp.where(n <= MOST_DRAWS, w, 1).astype(jnp.int32) if weighted else None
+
+    def exceeds(words):
+        c = multinomial(words[None], w.size, count)[0].astype(w.dtype)
         d = c - w
         return (total(d * product(d)) + total(c * (2 * means - squares)) - constant) / n >= statistic
 
     # resamples of a batch share one pass over the kernel
     num_batches = -(-num_resamples * w.size // _BLOCK)
-    keys = jax.random.split(key, num_resamples)
-    exceed = lax.map(exceeds, keys, batch_size=-(-num_resamples // num_batches))
+    words = jax.random.bits(key, (num_resamples, 2), jnp.uint32)
+    exceed = lax.map(exceeds, words, batch_size=-(-num_resamples // num_batches))
     p_value = (1 + jnp.sum(exceed)) / (1 + num_resamples) + 0 * statistic
     return TestResult(statistic * poison, p_value * poison, total(w * noise) >= _LEAST_NOISE)
-
-
-def _multinomial(key, w, weighted):
-    """How often each row is drawn in as many draws with replacement as there are rows."""
-    if weighted:
-        n = jnp.round(total(w))
-        return jax.random.multinomial(key, n, w / n, dtype=w.dtype)
-    rows = jax.random.randint(key, w.shape, 0, w.size, jnp.int32)
-    return jnp.zeros_like(w).at[rows].add(1)

@@ -90,10 +90,10 @@ def as_bandwidth(bandwidth, p, y, weights):
 @jax.jit
 def _smooth_ece(p, y, weights, bandwidth):
     events = clean(p, y, weights)
-    return smooth(events, bandwidth) * events.poison
+    return smooth_value(events, bandwidth) * events.poison
 
 
-def smooth(events: Events, bandwidth) -> jax.Array:
+def smooth_value(events: Events, bandwidth) -> jax.Array:
     """smECE, or smECE_s for a bandwidth, inside a compiled function; without poison."""
     lanes = jnp.broadcast_shapes(events.p.shape[:-1], events.y.shape[:-1], events.w.shape[:-1])
     if bandwidth is None:

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxcal import checks
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import group
-from jaxcal.metrics.smooth_ece import as_bandwidth, smooth
+from jaxcal.metrics.smooth_ece import as_bandwidth, smooth_value
 from jaxcal.metrics.smoothing import lay_out, spectrum
 
 # No plot shows more, and 8 cells of the grid a bandwidth are right to 1e-9 of the mass.
@@ -72,8 +73,7 @@ def smooth_reliability_curve(p, y, *, bandwidth=None, num_points: int = 201, wei
     References:
         Blasiok and Nakkiran, "Smooth ECE", ICLR 2024.
     """
-    if not isinstance(num_points, int) or isinstance(num_points, bool) or num_points < 2:
-        raise ValueError(f"num_points must be an integer >= 2, got {num_points!r}")
+    num_points = checks.require_count(num_points, "num_points", 2)
     p, y, weights = as_events(p, y, weights)
     curve = _curve(p, y, weights, as_bandwidth(bandwidth, p, y, weights), num_points)
     report(curve.density, p, y, weights, "smooth_reliability_curve")
@@ -83,7 +83,7 @@ def smooth_reliability_curve(p, y, *, bandwidth=None, num_points: int = 201, wei
 @jax.jit(static_argnums=4)
 def _curve(p, y, weights, bandwidth, num_points):
     events = jax.lax.stop_gradient(clean(p, y, weights))
-    width = smooth(events, None) if bandwidth is None else bandwidth
+    width = smooth_value(events, None) if bandwidth is None else bandwidth
     width = jnp.maximum(width, _SMALLEST_BANDWIDTH) * events.poison
     groups = group(events)
     layout = lay_out(groups.score, _CELLS, jnp.ones(groups.score.shape[:-1], groups.score.dtype))  # nothing is cut

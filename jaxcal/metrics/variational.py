@@ -151,7 +151,7 @@ def _vector_error(logits, labels, weights, mapped, norm):
 @jax.jit
 def _confidence_error(logits, labels, weights, mapped):
     f, g, y, w = _pair(logits, labels, weights, mapped)
-    top = jnp.argmax(f, axis=-1, keepdims=True)
+    top = jnp.argmax(aligned(logits, labels, weights)[0], axis=-1, keepdims=True)  # also where exp rounds to a tie
     f, g = (jnp.take_along_axis(a, top, axis=-1)[..., 0] for a in (f, g))
     term = jax.lax.stop_gradient(jnp.sign(g - f)) * ((top[..., 0] == y) - f)
     over = (f - 0.5) * (g - f) < 0
