@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcal.metrics.binned import assign, bin_rule, bin_sums
-from jaxcal.metrics.events import as_events, clean, report
+from jaxcal.metrics.binned import bin_by, bin_rule
+from jaxcal.metrics.events import as_events, report
+from jaxcal.solvers import sort
 
 _Z95 = 1.959963984540054  # 97.5 % point of the normal law
 
@@ -62,35 +63,38 @@ def reliability_curve(p, y, *, num_bins: int = 15, bins="width", weights=None) -
 
 @jax.jit(static_argnums=3)
 def _curve(p, y, weights, rule):
-    sums = bin_sums(p, y, weights, rule)
-    n = sums.weight
+    events, add = bin_by(p, y, weights, rule)
+    w = jnp.ones(events.p.shape[-1:], jnp.int32) if events.weights is None else events.weights
+    n = add(w)
+    edges = _edges(p.dtype, events, add, rule)
     occupied = n > 0
     safe = jnp.where(occupied, n, 1)
     blank = lambda a: jnp.where(occupied, a, jnp.nan)  # noqa: E731
-    f = sums.frequency / safe
+    f = add(w * events.y) / safe
     shrink = 1 + _Z95**2 / safe
     centre = (f + _Z95**2 / (2 * safe)) / shrink
     half = _Z95 * jnp.sqrt(f * (1 - f) / safe + _Z95**2 / (4 * safe**2)) / shrink
     return ReliabilityCurve(
         n,
-        blank(sums.confidence / safe),
+        blank(add(w * events.p) / safe),
         blank(f),
         blank(jnp.maximum(centre - half, 0)),
         blank(jnp.minimum(centre + half, 1)),
-        _edges(p, y, weights, rule, n.shape[:-1]),
+        jnp.broadcast_to(edges, (*n.shape[:-1], edges.shape[-1])),
     )
 
 
-def _edges(p, y, weights, rule, batch):
-    events = clean(p, y, weights)
+def _edges(dtype, events, add, rule):
+    """Those that scores of this dtype were compared with, or where bins of equal mass begin."""
     if rule[0] == "edges":
-        edges = jnp.asarray(np.asarray(rule[1:]).astype(p.dtype), events.p.dtype)  # as rounded for the comparison
-    else:
-        q, w = jnp.broadcast_arrays(jax.lax.stop_gradient(events.p), events.w)
-        index, num_bins = assign(q, w, rule)
-        least = jnp.vectorize(lambda *rows: jax.ops.segment_min(*rows, num_bins), signature="(n),(n)->(b)")
-        # of a bin and those above it, so that an empty bin ends where it begins; absent rows begin none
-        begin = jax.lax.cummin(least(jnp.where(w > 0, q, 1), index), axis=q.ndim - 1, reverse=True)
-        ends = [(0, 0)] * (q.ndim - 1)
-        edges = jnp.pad(jnp.minimum(begin[..., 1:], 1), [*ends, (1, 1)], constant_values=[*ends, (0, 1)])
-    return jnp.broadcast_to(edges * events.poison[..., None], (*batch, edges.shape[-1]))
+        edges = np.asarray(rule[1:]).astype(dtype).astype(events.p.dtype)
+        return edges * events.poison[..., None]
+    # a bin begins at the first score after those of the bins below; absent rows are none
+    present = events.w > 0
+    below = jnp.cumsum(add(present.astype(jnp.int32)).astype(jnp.int32), axis=-1)[..., :-1]
+    scores = sort(jnp.where(present, events.p, 1))
+    scores = jnp.broadcast_to(scores, (*below.shape[:-1], scores.shape[-1]))
+    begin = jnp.take_along_axis(scores, jnp.minimum(below, scores.shape[-1] - 1), axis=-1)
+    begin = jnp.where(below < scores.shape[-1], begin, 1)
+    ends = jnp.zeros_like(begin[..., :1])
+    return jnp.concatenate([ends, begin, ends + 1], axis=-1) * events.poison[..., None]
