@@ -82,8 +82,9 @@ def bootstrap(
 
     Returns:
         `BootstrapResult`. Ends are order statistics, outward from the quantiles, so that infinite estimates (a
-        temperature) are allowed, but for "basic" and "centred", which subtract them: NaN or infinite ends. NaN estimates are left out and counted; ends are NaN if none is left, and for "bca" if
-        all resamples are on one side of the estimate.
+        temperature) are allowed, but for "basic" and "centred", which subtract them: NaN or infinite ends. NaN
+        estimates are left out and counted; ends are NaN if none is left, and for "bca" if all resamples are on one side
+        of the estimate.
 
     Raises:
         ValueError, TypeError: for shapes and options, and, eagerly, whatever the metric raises for the sample.

@@ -185,6 +185,40 @@ def test_reliability_curve_of_ten_forecasts(d10, eps):
     assert empty.count.tolist() == [0, 10]
 
 
+def test_edges_are_those_of_the_comparison():
+    for dtype in ("bfloat16", "float32"):
+        p = jnp.array([0.3, 0.7], dtype)
+        expected = jnp.asarray(np.arange(16) / 15, dtype).astype(np.float32)
+        np.testing.assert_array_equal(jaxcal.reliability_curve(p, [0, 1]).edges, expected)
+    edges = jaxcal.reliability_curve(np.array([[0.3, 0.7], [0.3, 2]]), [0, 1], bins=[0, 0.01, 1]).edges
+    np.testing.assert_allclose(edges, [[0, 0.01, 1], [np.nan] * 3], rtol=1e-6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    p=st.lists(st.sampled_from([0, 0.125, 0.25, 0.375, 0.5, 0.75, 1]), min_size=12, max_size=12),
+    weights=st.lists(st.integers(0, 4), min_size=12, max_size=12).filter(sum),
+)
+def test_edges_of_equal_mass_bins(p, weights):
+    """A bin begins at the least score of it and of those above it, if there is one, and rows of weight 0 are none."""
+    present = [(x, w) for x, w in zip(p, weights, strict=True) if w]
+    bins = _exact_bin([x for x, _ in present], [w for _, w in present], 8, True)
+    least = [min([x for (x, _), b in zip(present, bins, strict=True) if b >= j], default=1) for j in range(1, 8)]
+    curve = jaxcal.reliability_curve(np.array(p), np.zeros(12), num_bins=8, bins="mass", weights=np.array(weights))
+    np.testing.assert_array_equal(curve.edges, [0, *least, 1])
+
+
+def test_edges_of_lanes():
+    p = jnp.asarray(np.random.default_rng(0).random((3, 1, 20)), jnp.float32).at[2, 0, 5].set(-1)
+    y, weights = np.ones((2, 20)), np.ones(20)
+    curve = lambda p: jaxcal.reliability_curve(p, y, num_bins=4, bins="mass", weights=weights).edges  # noqa: E731
+    edges = np.asarray(curve(p))
+    assert edges.shape == (3, 2, 5) and np.isnan(edges[2]).all()
+    np.testing.assert_array_equal(edges[:2, 0, 1:4], np.sort(p[:2, 0])[:, [5, 10, 15]])
+    np.testing.assert_array_equal(edges[:, 0], edges[:, 1])
+    np.testing.assert_array_equal(jax.jit(jax.vmap(curve))(p), edges)
+
+
 def test_accuracy(m8):
     logits, labels = map(np.asarray, m8)
     assert float(jaxcal.accuracy(logits, labels)) == 0.5

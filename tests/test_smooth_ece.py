@@ -180,6 +180,17 @@ def test_curve_is_a_kernel_regression(x64):
     np.testing.assert_array_equal(curve.points[0], jnp.asarray(np.arange(101) / 100))
 
 
+def test_curve_counts_its_rows():
+    p, y = RNG.random((3, 1, N)), RNG.random(N) < 0.5
+    p[2, 0, 3] = 2
+    w = RNG.integers(0, 4, (2, N))
+    curve = lambda p, w: jaxcal.smooth_reliability_curve(p, y, bandwidth=0.1, num_points=2, weights=w).count  # noqa: E731
+    expected = np.where(np.arange(3)[:, None] == 2, np.nan, w.sum(-1))
+    np.testing.assert_array_equal(curve(p, w), expected)
+    np.testing.assert_array_equal(jax.jit(jax.vmap(curve, (0, None)))(p, w), expected)
+    np.testing.assert_array_equal(curve(p, None), [[N], [N], [np.nan]])
+
+
 def test_curve_takes_smooth_ece_for_its_bandwidth():
     p, y = (a[:2] for a in _lanes())
     curve = jaxcal.smooth_reliability_curve(p, y)

@@ -347,4 +347,4 @@ def _draw(path, args, data, fit, chosen: int | None, ece: float) -> None:
         reliability_diagram(curve, ax=ax, label=label)
     figure.suptitle(f"{Path(args.file).name}: {what}, {len(data.rows):,} rows", fontsize="medium")
     with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150, bbox_inches="tight")
+        figure.savefig(temporary, dpi=150)

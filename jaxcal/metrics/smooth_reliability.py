@@ -34,12 +34,14 @@ class SmoothReliabilityCurve:
         frequency: smoothed mean outcome there, NaN where no forecasts are near.
         density: smoothed density of the forecasts, integral 1.
         bandwidth: standard deviation of the kernel that was used `(...)`.
+        count: rows (sum of weights) `(...)`.
     """
 
     points: jax.Array
     frequency: jax.Array
     density: jax.Array
     bandwidth: jax.Array
+    count: jax.Array
 
 
 def smooth_reliability_curve(p, y, *, bandwidth=None, num_points: int = 201, weights=None) -> SmoothReliabilityCurve:
@@ -101,6 +103,7 @@ def _curve(p, y, weights, bandwidth, num_points):
         frequency,
         jnp.maximum(all_rows, 0) / mass,
         jnp.broadcast_to(width, frequency.shape[:-1]),
+        jnp.broadcast_to(events.mass * events.poison, frequency.shape[:-1]),
     )
 
 

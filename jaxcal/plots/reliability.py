@@ -3,13 +3,23 @@
 import numpy as np
 
 from jaxcal.metrics import CorpCurve, Interval, ReliabilityCurve, SmoothReliabilityCurve
+from jaxcal.plots.places import Places
 
 # Okabe and Ito's palette, told apart with every kind of colour vision.
 _COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = "oDs^v<"
 _GREY = "#4D4D4D"
-# Columns of the panel of forecasts where a curve has no bins of its own.
+# Columns of the panel of forecasts where a curve has no bins of its own: a density of 50 is all of them in one column,
+# and the panel goes no higher.
 _COLUMNS = 50
+# Of bands and of the forecasts: two that overlap must both be seen.
+_FILL = 0.16
+_DENSITY = "density, n = "
+# Ticks are 1, 2 or 5 apart: 0.2 on both axes of the curves, and 0.5 in a space of less than so many font sizes.
+_STEPS = (1, 2, 5, 10)
+_SMALL = 14
+# Marks of what is drawn, to know it again at the next call.
+_CURVE, _BAND = "reliability", "consistency band"
 # Share of the forecasts at either end over which a smooth curve is not drawn: a few rows make any frequency there.
 _TAIL = 0.005
 
@@ -26,18 +36,22 @@ def reliability_diagram(
     A binned curve is a point a bin at its mean forecast and observed frequency, with the interval of the frequency; a
     CORP curve is a line through its distinct forecasts, and `band` is shaded: where the line would lie if the forecasts
     were calibrated; a smooth curve is a line over the middle 99 % of the smoothed forecasts, wide where they are many.
-    The panel below shows where the forecasts are, and how many. On the diagonal forecasts are calibrated, below it
-    over-confident (for the top label). The panel lies outside of `ax`: save with `bbox_inches="tight"`.
+    The panel below shows where the forecasts are, and how many: their density, whose integral is 1 for every kind of
+    curve, so that models can be compared; of a binned curve it is constant in each bin. On the diagonal forecasts are
+    calibrated, below it over-confident (for the top label).
+
+    Legend, curves and panel share the space that `ax` had, with room for labels left to the layout of the figure, as
+    for other axes. Long labels are broken at the width of the space; a title goes above the legend.
 
     Args:
         curve: a `jaxcal.reliability_curve`, `jaxcal.corp_reliability_curve` or `jaxcal.smooth_reliability_curve`,
             without batch axes.
         band: `jaxcal.corp_consistency_band` of the same forecasts, for a CORP curve.
         ax: axes to draw on; default a new figure.
-        label: name for the legend, which is then drawn.
+        label: name for the legend. Bands have an entry there of their own.
 
     Returns:
-        The axes of the curves. The forecasts have axes of their own, `ax.child_axes[0]`.
+        The axes of the curves. The forecasts have axes of their own, `ax.child_axes[0]` unless others were there.
 
     Raises:
         TypeError: for anything but these curves.
@@ -68,18 +82,17 @@ def reliability_diagram(
         from matplotlib import pyplot
 
         _, ax = pyplot.subplots(figsize=(4.6, 5.0), layout="constrained")
-    panel = _forecast_axes(ax)
-    drawn = sum(line.get_gid() == "reliability" for line in ax.lines)
+    places = _places(ax)
+    drawn = sum(line.get_gid() == _CURVE for line in ax.lines)
     style = {"color": _COLORS[drawn % len(_COLORS)], "label": label}
     if draw is _binned:
         style["marker"] = _MARKERS[drawn % len(_MARKERS)]
-    line, heights = draw(ax, panel, arrays, band, style)
-    line.set_gid("reliability")
-    if "count" in arrays:
-        _write_count(panel, arrays["count"].sum())
-    panel.set_ylim(0, max(panel.get_ylim()[1] if drawn else 0, 1.1 * heights.max()))
-    if label is not None:
-        ax.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), frameon=False, borderaxespad=0.2)
+    line, density = draw(ax, places.panel, arrays, band, style)
+    line.set_gid(_CURVE)
+    _write_count(places.panel, arrays["count"].sum())
+    highest = min(density.max(), _COLUMNS)
+    _fit_density(places.panel, max(places.panel.get_ylim()[1] / 1.1, highest) if drawn else highest)
+    _draw_legend(ax, places)
     return ax
 
 
@@ -95,9 +108,11 @@ def _binned(ax, panel, curve, band, style):
     x, y = curve["confidence"][seen], curve["frequency"][seen]
     ax.vlines(x, curve["lower"][seen], curve["upper"][seen], color=style["color"], linewidth=1.2, alpha=0.55, zorder=2)
     (line,) = ax.plot(x, y, markersize=5, linewidth=1.4, zorder=3, **style)
-    share = curve["count"][seen] / curve["count"].sum()
-    panel.vlines(x, 0, share, color=style["color"], linewidth=3, alpha=0.7)
-    return line, share
+    with np.errstate(invalid="ignore", divide="ignore"):  # equal-mass bins may have no width
+        density = curve["count"] / curve["count"].sum() / np.diff(curve["edges"])
+    density = np.where(seen, np.minimum(density, _COLUMNS), 0)
+    _forecasts(panel, curve["edges"], density, style["color"])
+    return line, density
 
 
 def _corp(ax, panel, curve, band, style):
@@ -105,13 +120,15 @@ def _corp(ax, panel, curve, band, style):
     x, color = curve["confidence"][seen], style["color"]
     if band is not None:
         lower, upper = (np.asarray(end, np.float64)[seen] for end in band)
-        ax.fill_between(x, lower, upper, color=color, alpha=0.18, linewidth=0, zorder=1)
+        shade = ax.fill_between(
+            x, lower, upper, facecolor=(color, _FILL), edgecolor=(color, 0.6), linewidth=0.6, zorder=1
+        )
+        shade.set_gid(_BAND)
     few = {"marker": ".", "markersize": 4} if len(x) <= _COLUMNS else {}  # forecasts that take a few values
     (line,) = ax.plot(x, curve["frequency"][seen], linewidth=1.4, zorder=3, **few, **style)
-    share, edges = np.histogram(x, _COLUMNS, (0, 1), weights=curve["count"][seen] / curve["count"].sum())
-    panel.stairs(share, edges, color=color, fill=True, alpha=0.3)
-    panel.stairs(share, edges, color=color, linewidth=0.8)
-    return line, share
+    density, edges = np.histogram(x, _COLUMNS, (0, 1), weights=_COLUMNS * curve["count"][seen] / curve["count"].sum())
+    _forecasts(panel, edges, density, color)
+    return line, density
 
 
 def _smooth(ax, panel, curve, band, style):
@@ -119,39 +136,66 @@ def _smooth(ax, panel, curve, band, style):
 
     x, y, density, color = curve["points"], curve["frequency"], curve["density"], style["color"]
     width = 0.6 + 2.2 * np.sqrt(density / density.max())
-    places = np.stack([x, y], axis=-1)
-    segments = np.stack([places[:-1], places[1:]], axis=1)
+    points = np.stack([x, y], axis=-1)
+    segments = np.stack([points[:-1], points[1:]], axis=1)
     upto = np.cumsum(density) / density.sum()
     shown = np.isfinite(segments).all(axis=(1, 2)) & (upto[1:] >= _TAIL) & (upto[:-1] <= 1 - _TAIL)
     ax.add_collection(
         LineCollection(segments[shown], linewidths=width[1:][shown], colors=color, capstyle="round", zorder=3)
     )
     (line,) = ax.plot([], [], linewidth=2.2, **style)  # for the legend
-    share = density / _COLUMNS  # of the forecasts in one column
-    panel.fill_between(x, 0, share, color=color, alpha=0.3, linewidth=0)
-    panel.plot(x, share, color=color, linewidth=0.8)
-    return line, share
+    panel.fill_between(x, 0, density, color=color, alpha=_FILL, linewidth=0)
+    panel.plot(x, density, color=color, linewidth=0.9)
+    return line, density
+
+
+def _forecasts(panel, edges, density, color):
+    panel.stairs(density, edges, color=color, fill=True, alpha=_FILL)
+    panel.stairs(density, edges, color=color, linewidth=0.9)
 
 
 def _write_count(panel, count):
-    """The numbers of forecasts of all curves, each once, in the corner of the panel."""
-    text = f"{count:,.0f}" if count == round(count) else f"{count:,.1f}"
-    for known in panel.texts:
-        if text not in known.get_text().removeprefix("n = ").split("; "):
-            known.set_text(f"{known.get_text()}; {text}")
-        return
-    panel.text(0.5, 1.02, f"n = {text}", transform=panel.transAxes, ha="center", va="bottom", fontsize="small")
+    """Above the panel what it shows, and the numbers of forecasts of all curves, each once."""
+    number = f"{count:,.0f}" if count == round(count) else f"{count:,.1f}"
+    numbers = panel.get_title("left").removeprefix(_DENSITY)
+    if number not in numbers.split("; "):
+        numbers = f"{numbers}; {number}" if numbers else number
+        panel.set_title(_DENSITY + numbers, loc="left", fontsize="small", color=_GREY, pad=2)
 
 
-def _forecast_axes(ax):
-    """The small panel under the diagram, made at the first call together with everything that is drawn once."""
-    if ax.child_axes:
-        return ax.child_axes[0]
+def _fit_density(panel, highest):
+    """Room for the highest density of all curves, with ticks at 0 and at the last round number."""
+    panel.set_ylim(0, 1.1 * highest)
+    scale = 10 ** np.floor(np.log10(highest))
+    panel.set_yticks([0, scale * max(step for step in _STEPS if step * scale <= highest)])
+
+
+def _draw_legend(ax, places):
+    """The labelled curves, and one entry that explains the bands of all of them."""
+    from matplotlib.legend_handler import HandlerTuple
+
+    handles, labels = ax.get_legend_handles_labels()
+    bands = tuple(shade for shade in ax.collections if shade.get_gid() == _BAND)
+    if bands:
+        handles, labels = [*handles, bands], [*labels, "consistency band" if len(bands) == 1 else "consistency bands"]
+    if labels:
+        places.draw_legend(handles, labels, handler_map={tuple: HandlerTuple(ndivide=None, pad=0.3)})
+
+
+def _places(ax) -> Places:
+    """Of the parts of the diagram, made at the first call together with everything that is drawn once."""
+    from matplotlib.ticker import MaxNLocator
+
+    places = ax.get_axes_locator()
+    if isinstance(places, Places) and places.panel in ax.child_axes:
+        return places
     ax.plot([0, 1], [0, 1], color=_GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="observed frequency", aspect="equal")
-    panel = ax.inset_axes((0, -0.30, 1, 0.22), sharex=ax)
-    panel.set(xlabel="forecast", ylabel="share")
     ax.tick_params(labelbottom=False)
-    for axes in (ax, panel):
+    places = Places(ax)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(MaxNLocator(6 if places.side() > _SMALL else 3, steps=_STEPS))
+    places.panel.set(xlabel="forecast")
+    for axes in (ax, places.panel):
         axes.spines[["top", "right"]].set_visible(False)
-    return panel
+    return places
