@@ -1,5 +1,8 @@
 """Data sets that several test files share; see the sections of each for where the expected numbers come from."""
 
+import csv
+import os
+
 import jax
 import matplotlib
 import numpy as np
@@ -63,3 +66,30 @@ def x64():
 def eps(x64):
     """Machine epsilon of the default float dtype of the run."""
     return float(np.finfo(np.float64 if x64 else np.float32).eps)
+
+
+@pytest.fixture(scope="session")
+def store_rows():
+    """`store_rows(table, key, rows)`: put rows into a CSV table, in the place of those with the same key columns."""
+
+    def store(table, key, rows):
+        merged = {}
+        if table.exists():
+            with table.open(encoding="utf-8", newline="") as file:
+                merged = {tuple(row[k] for k in key): row for row in csv.DictReader(file)}
+        merged |= {tuple(str(row[k]) for k in key): row for row in rows}
+        with table.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]), extrasaction="ignore", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(merged.values())
+
+    return store
+
+
+@pytest.fixture(scope="module")
+def measured(request, store_rows):
+    """Rows that a module measures by simulation; with JAXCAL_STORE_LEVELS=1 they end up in its TABLE, by its KEY."""
+    rows = []
+    yield rows
+    if os.environ.get("JAXCAL_STORE_LEVELS") and rows:
+        store_rows(request.module.TABLE, request.module.KEY, rows)

@@ -1,10 +1,9 @@
-"""Size of every test at 5 % and coverage of every interval, by simulation. Slow: `pytest -m slow tests/test_levels.py`.
+"""Size of every test at 5 %, by simulation. Slow: `pytest -m slow tests/test_levels.py`.
 
-With JAXCAL_STORE_LEVELS=1 the measured numbers are written to tests/data/levels.csv, which the quick test here reads.
+With JAXCAL_STORE_LEVELS=1 the measured rows are merged into tests/data/levels.csv, which the quick test here reads.
 """
 
 import csv
-import os
 import pathlib
 
 import jax
@@ -15,6 +14,7 @@ from scipy.stats import binom
 import jaxcal
 
 TABLE = pathlib.Path(__file__).parent / "data" / "levels.csv"
+KEY = ("test", "law", "n")
 LAWS = {
     "uniform": lambda rng, shape: rng.random(shape),
     "Beta(.3, .7)": lambda rng, shape: rng.beta(0.3, 0.7, shape),
@@ -56,22 +56,10 @@ def lower_end(num_draws, level=0.05):
     return binom.ppf(0.0005, num_draws, level) / num_draws
 
 
-@pytest.fixture(scope="module")
-def rows():
-    """Measured rows; written at the end if asked for."""
-    found = []
-    yield found
-    if os.environ.get("JAXCAL_STORE_LEVELS") and found:
-        with TABLE.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(found[0]))
-            writer.writeheader()
-            writer.writerows(found)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("name", TESTS)
-def test_size(name, law, rows):
+def test_size(name, law, measured):
     test, draws, sizes, _ = TESTS[name]
     call = jax.jit(test)
     for n in sizes:
@@ -85,7 +73,7 @@ def test_size(name, law, rows):
             reliable.append(np.asarray(result.reliable))
         p_values, reliable = np.concatenate(p_values), np.concatenate(reliable)
         exists = ~np.isnan(p_values)
-        rows.append(
+        measured.append(
             {
                 "test": name,
                 "law": law,
@@ -97,7 +85,7 @@ def test_size(name, law, rows):
                 "upper_end": round(float(upper_end(draws)), 4),
             }
         )
-        assert_level_held(rows[-1])
+        assert_level_held(measured[-1])
 
 
 def assert_level_held(row):
