@@ -89,12 +89,14 @@ def bootstrap(
     Raises:
         ValueError, TypeError: for shapes and options, and, eagerly, whatever the metric raises for the sample.
 
-    Which method: "percentile" for smooth functions of means, such as risks, `accuracy`, a temperature and the fields of
-    `decompose`. 95 % intervals of these covered 92.7 to 97.3 % at n = 2000 (150 data sets), with every method.
-    "centred" for `debiased_ece`: resampling adds the noise of the bins a second time, so its draws lie too high.
-    "centred" covered 95 % under strong miscalibration (300 data sets) and, too wide, 100 % under none or little, where
-    the others covered 57 to 85 %. No method is valid for plug-in `ece`, whose bias is of the order of its spread (0 to
-    34 % without miscalibration), or for `rank_ece` and kernel estimates, in which copies of a row correlate.
+    Which method: "percentile" for smooth functions of means: risks, `accuracy`, a temperature, refinement, sharpness,
+    `auroc`, the calibration line, `observed_expected_ratio`. 95 % intervals of these covered 94.2 to 96.9 % at n = 2000
+    (1,000 data sets each). "centred" for calibration errors: `debiased_ece`, the calibration of `decompose`, the
+    corrected terms of `murphy_decomposition`. A resample adds their noise a second time, so draws lie too high; the
+    percentile interval of the calibration of calibrated forecasts covers 0 in 1 % of data sets. "centred" covered 95 to
+    96 % under strong miscalibration and, too wide, 99.8 to 100 % under none. No method is valid for plug-in `ece` and
+    the uncorrected reliability, whose bias is of the order of their spread; for the uncertainty of equally frequent
+    classes, which is its largest value; or for `rank_ece` and kernel estimates, in which copies of a row correlate.
     Not differentiable. Cost: num_resamples evaluations of the metric, in blocks of up to 2^20 weights.
 
     Two models or epochs are compared on the same rows by an estimate that is their difference.

@@ -254,7 +254,7 @@ def test_intervals_of_awkward_logits(data, change):
     drawn = bootstrap.resample(
         z, y, None, fit, loss=jaxcal.log_loss, folds=None, resamples=200, seed=0, progress=silent
     )
-    found = bootstrap.intervals(*drawn)
+    found = bootstrap.intervals(estimates, *drawn)
     assert found.failed == 0
     for name in TERMS:
         assert np.isfinite([getattr(found.lower, name), getattr(found.upper, name)]).all()
@@ -267,8 +267,10 @@ def test_intervals_leave_out_what_does_not_exist_and_keep_infinity():
     temperature = np.where(column > 90, np.inf, column)
     risk = np.where(column < 10, np.nan, column)
     estimates = bootstrap.Estimates(risk, *[column] * 4, temperature, column)
-    result = bootstrap.intervals(estimates, column > 90)
-    assert (result.lower.calibration, result.upper.calibration) == (2, 97)
+    sample = bootstrap.Estimates(*[np.float32(51.5)] * 7)
+    result = bootstrap.intervals(sample, estimates, column > 90)
+    assert (result.lower.refinement, result.upper.refinement) == (2, 97)
+    assert (result.lower.calibration, result.upper.calibration) == (4, 99)  # the mean of the draws is 49.5
     assert (result.lower.risk, result.upper.risk) == (12, 97)
     assert (result.lower.temperature, result.upper.temperature) == (2, np.inf)
     assert (result.failed, result.at_bound) == (10, 9)

@@ -38,7 +38,8 @@ labels: whole numbers from 0 to k - 1 in the order of the columns; or whatever f
   mapping that was used is printed.
 weights: counts; a row of weight 2 equals two rows, a row of weight 0 is left out and not checked. If all are whole
   numbers, a resample draws sum(weights) rows; otherwise each row keeps its weight when it is drawn.
-intervals: 95 % percentile bootstrap over rows; temperature (and folds) are fitted anew in every resample.
+intervals: 95 % percentile bootstrap over rows, centred for calibration; temperature (and folds) are fitted anew in
+  every resample.
 --json prints one object: n, k, loss, ..., in "estimates" a {"value", "lower", "upper"} for each quantity, in "tests" a
   {"statistic", "p_value", "reliable"} for each test. Infinite numbers are the strings "Infinity" and "-Infinity"; what
   does not exist is null.
@@ -124,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
             drawn = bootstrap.resample(
                 data.logits, data.labels, data.weights, fit, resamples=args.resamples, progress=progress, **how
             )
-            intervals = bootstrap.intervals(*drawn)
+            intervals = bootstrap.intervals(estimates, *drawn)
         p, y = data.top_label() if chosen is None else data.event(chosen)
         drawing = {"resamples": args.resamples, "seed": args.seed}
         measured = event.estimates(p, y, data.weights, num_bins=_NUM_BINS, **drawing)
@@ -201,7 +202,10 @@ def _notes(args, result: _Result, data) -> list[str]:
     if intervals is not None:
         whole = weights is not None and np.all(weights == np.round(weights))
         rows = "rows" if weights is None else "rows, weights as counts" if whole else "rows, each with its weight"
-        notes.append(f"intervals: percentile bootstrap over {rows}, {args.resamples:,} resamples, seed {args.seed}")
+        notes.append(
+            f"intervals: percentile (calibration: centred) bootstrap over {rows}, {args.resamples:,} resamples, "
+            f"seed {args.seed}"
+        )
         outside = [q for q in bootstrap.Estimates._fields if not _inside(*_ends(result, q))]
         if outside:
             notes.append(

@@ -65,10 +65,11 @@ def murphy_decomposition(
         no lane is valid. Corrected parts are NaN where n <= 1.
 
     The plug-in reliability and resolution are biased upwards, by about the number of occupied bins / n times the
-    outcome variance; the uncertainty downwards. The corrected uncertainty is unbiased; the corrected reliability and
-    resolution are where all forecasts of a bin are equal and it holds two rows or more (a bin with one row is left
-    uncorrected, as in the source), and the reliability may then be negative. Differentiable in p and weights with the
-    bins held fixed. Cost O(n), "mass" a sort.
+    outcome variance; the uncertainty downwards, and the within-bin variance by about bins / n of itself. The corrected
+    uncertainty is unbiased; the corrected reliability and resolution are where all forecasts of a bin are equal and it
+    holds two rows or more (a bin with one row is left uncorrected, as in the source), and the reliability may then be
+    negative. Differentiable in p and weights with the bins held fixed. Intervals: `bootstrap(..., method="centred")` of
+    corrected terms. Cost O(n), "mass" a sort.
 
     Examples:
         >>> import jax.numpy as jnp
