@@ -41,11 +41,11 @@ def d10():
 
 
 def pytest_collection_modifyitems(items):
-    """Tests marked `always_float64` compute in float64 by themselves: the run with x64 on would repeat the other."""
+    """Tests marked `once` would show in the run with x64 on what they show in the other."""
     if jax.config.jax_enable_x64:
-        skip = pytest.mark.skip(reason="computes in float64 by itself, tested with x64 off")
+        skip = pytest.mark.skip(reason="marked once: tested with x64 off")
         for item in items:
-            if item.get_closest_marker("always_float64"):
+            if item.get_closest_marker("once"):
                 item.add_marker(skip)
 
 

@@ -119,6 +119,7 @@ def test_json_is_what_the_library_says(capsys, data, npz, loss, folds):
     assert report["status"] == "CONVERGED"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", ["logits", "probs"])
 def test_event_of_one_class(capsys, data, tmp_path, kind):
     """Columns and labels are names, and so is the event."""
@@ -149,6 +150,7 @@ def test_event_of_one_class(capsys, data, tmp_path, kind):
     assert "--event must be the label of a class, cat, dog" in capsys.readouterr().err
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("loss", "folds", "weighted"),
     [(jaxcal.log_loss, None, False), (jaxcal.log_loss, 3, True), (jaxcal.half_brier_loss, None, True)],
@@ -180,6 +182,7 @@ def test_resamples_agree_with_decompose_on_the_same_counts(data, monkeypatch, lo
         assert got.accuracy[i] == pytest.approx(float(jaxcal.accuracy(z, y, weights=counts[i])), rel=1e-6)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("weighted", [False, True])
 def test_draws_are_multinomial_across_chunks(data, monkeypatch, weighted):
     w = data[2].astype(float)
@@ -200,6 +203,7 @@ def test_draws_are_multinomial_across_chunks(data, monkeypatch, weighted):
     assert pairs[np.triu_indices(4, 1)].mean() == pytest.approx(0, abs=0.03)
 
 
+@pytest.mark.once
 def test_other_weights_stay_with_their_rows():
     w = np.array([0.5, 2.0, 1.25])
     (counts,) = bootstrap.draw(np.random.default_rng(0), 100, [np.arange(3)], w)
@@ -207,6 +211,7 @@ def test_other_weights_stay_with_their_rows():
     np.testing.assert_array_equal(counts / w, np.round(counts / w))
 
 
+@pytest.mark.once
 def test_small_blocks_of_resamples_draw_from_the_same_law(data, monkeypatch):
     z, y, _ = data
     _, fit = bootstrap.estimate(z, y, None, loss=jaxcal.log_loss, folds=None, seed=0)
@@ -219,6 +224,7 @@ def test_small_blocks_of_resamples_draw_from_the_same_law(data, monkeypatch):
     assert blocks.risk.std() == pytest.approx(whole.risk.std(), rel=0.25)
 
 
+@pytest.mark.once
 def test_intervals_are_order_statistics_and_their_width_is_right(capsys, data, npz):
     z, y, _ = data
     args = (npz, "--logits", "z", "--labels", "y", "--resamples", 800)
@@ -262,6 +268,7 @@ def test_intervals_of_awkward_logits(data, change):
     assert inside and (found.lower.temperature < np.inf)
 
 
+@pytest.mark.once
 def test_intervals_leave_out_what_does_not_exist_and_keep_infinity():
     column = np.arange(100.0)
     temperature = np.where(column > 90, np.inf, column)
@@ -276,6 +283,7 @@ def test_intervals_leave_out_what_does_not_exist_and_keep_infinity():
     assert (result.failed, result.at_bound) == (10, 9)
 
 
+@pytest.mark.once
 def test_table_shows_the_numbers_of_the_json(capsys, npz):
     args = (npz, "--logits", "z", "--labels", "y", "--resamples", 50)
     report = audit(capsys, *args)
@@ -291,6 +299,7 @@ def test_table_shows_the_numbers_of_the_json(capsys, npz):
     assert max(map(len, out.splitlines())) <= 120
 
 
+@pytest.mark.once
 def test_weights_are_counts(capsys, data, tmp_path):
     z, y, _ = data
     w = np.where(np.arange(N) % 2, 2, 0)
@@ -307,6 +316,7 @@ def test_weights_are_counts(capsys, data, tmp_path):
     assert any("150 rows of weight 0" in note for note in weighted["notes"])
 
 
+@pytest.mark.once
 def test_all_formats_give_the_same_numbers(capsys, data, npz, tmp_path):
     z, y, w = data
     frame = pd.DataFrame(z, columns=[f"z_{j}" for j in range(K)]).assign(label=y, count=w)
@@ -325,6 +335,7 @@ def test_all_formats_give_the_same_numbers(capsys, data, npz, tmp_path):
     assert values(audit(capsys, tmp_path / "z.npy", "--logits", *labels, *end)) == want
 
 
+@pytest.mark.once
 def test_probabilities_are_renormalized_and_the_distance_is_told(capsys, data, tmp_path):
     z, y, _ = data
     p = np.exp(z.astype(float) - z.max(1, keepdims=True))
@@ -336,6 +347,7 @@ def test_probabilities_are_renormalized_and_the_distance_is_told(capsys, data, t
     assert values(report)["risk"] == pytest.approx(float(jaxcal.risk(z, y)), rel=1e-5)
 
 
+@pytest.mark.once
 def test_floor_is_that_of_the_library(capsys, tmp_path):
     p = np.tile([[1.0, 0.0, 0, 0], [0.2, 0.7, 0.05, 0.05], [0.7, 0.1, 0.1, 0.1]], (N // 3, 1))
     y = np.tile([1, 1, 0], N // 3)
@@ -346,6 +358,7 @@ def test_floor_is_that_of_the_library(capsys, tmp_path):
     assert any("300 probabilities below 0.001 were raised" in note for note in report["notes"])
 
 
+@pytest.mark.once
 def test_one_column_is_class_1_of_2(capsys, tmp_path):
     rng = np.random.default_rng(0)
     score = rng.normal(size=60)
@@ -361,6 +374,7 @@ def test_one_column_is_class_1_of_2(capsys, tmp_path):
         assert report["k"] == 2
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("scores", "labels", "status", "temperature"),
     [
@@ -385,6 +399,7 @@ def test_degenerate_predictions_are_explained(capsys, data, tmp_path, scores, la
     assert len(lines) == 1
 
 
+@pytest.mark.once
 def test_one_class_in_the_labels(capsys, data, tmp_path):
     z, _, _ = data
     np.savez(tmp_path / "one.npz", z=z, y=np.zeros(N, int))
@@ -393,6 +408,7 @@ def test_one_class_in_the_labels(capsys, data, tmp_path):
     assert values(report)["sharpness"] == -values(report)["refinement"]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("suffix", ["npz", "npy", "csv", "parquet"])
 @pytest.mark.parametrize("source", ["npz", "npy", "csv", "parquet"])
 def test_fit_and_apply_round_trip(capsys, data, npz, tmp_path, source, suffix):
@@ -434,6 +450,7 @@ def test_fit_and_apply_round_trip(capsys, data, npz, tmp_path, source, suffix):
     assert jaxcal.logits_from_probs(got).shape == (N, K)
 
 
+@pytest.mark.once
 def test_apply_replaces_columns_of_the_same_name_and_refuses_to_overwrite_others(capsys, data, npz, tmp_path):
     z, _, _ = data
     call(capsys, "audit", npz, "--logits", "z", "--labels", "y", "--resamples", 0, "--fit", tmp_path / "t.npz")
@@ -450,6 +467,7 @@ def test_apply_replaces_columns_of_the_same_name_and_refuses_to_overwrite_others
     assert list(pd.read_csv(tmp_path / "r.csv")) == ["p_2", "p_3", "p_0", "new_0", "new_1"]
 
 
+@pytest.mark.once
 def test_apply_takes_other_calibrators_but_no_stacks(capsys, data, npz, tmp_path):
     z, y, _ = data
     fit = jaxcal.laplace(jaxcal.fit_temperature)(z, y)
@@ -463,6 +481,7 @@ def test_apply_takes_other_calibrators_but_no_stacks(capsys, data, npz, tmp_path
     assert not (tmp_path / "q.npy").exists()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("suffix", ["png", "pdf"])
 def test_plot_is_a_picture(capsys, npz, tmp_path, suffix):
     out = tmp_path / f"r.{suffix}"
@@ -473,6 +492,7 @@ def test_plot_is_a_picture(capsys, npz, tmp_path, suffix):
     assert out.stat().st_size > 5000
 
 
+@pytest.mark.once
 def test_outputs_have_ordinary_permissions_and_replace_older_ones(capsys, npz, tmp_path):
     out = tmp_path / "t.npz"
     out.write_text("old")
@@ -485,6 +505,7 @@ def test_outputs_have_ordinary_permissions_and_replace_older_ones(capsys, npz, t
     assert jaxcal.load(out).temperature > 1
 
 
+@pytest.mark.once
 def test_every_loss_has_its_name():
     assert {name: loss.name for name, loss in LOSSES.items()} == {
         "log": "log_loss",
@@ -494,6 +515,7 @@ def test_every_loss_has_its_name():
     }
 
 
+@pytest.mark.once
 def test_from_the_shell(npz):
     command = [sys.executable, "-m", "jaxcal", "audit", npz, "--logits", "z", "--labels"]
     bad = subprocess.run([*command, "x"], capture_output=True, text=True)
@@ -501,6 +523,7 @@ def test_from_the_shell(npz):
     assert bad.stderr.startswith("jaxcal: ") and bad.stderr.count("\n") == 1
 
 
+@pytest.mark.once
 def test_probabilities_on_bin_edges_keep_their_bins(tmp_path, capsys):
     # frequencies of ten votes lie on the edges k/15 at 0.4, 0.6 and 0.8; exact value by integer arithmetic
     rng = np.random.default_rng(0)
@@ -531,6 +554,7 @@ def test_float64_logits_lose_nothing_to_an_offset(tmp_path, capsys):
     assert all(abs(reports[0][name]["value"] - reports[1][name]["value"]) < 1e-6 for name in ("risk", "accuracy"))
 
 
+@pytest.mark.once
 def test_a_space_before_the_class_is_part_of_the_prefix(tmp_path, capsys):
     frame = pd.DataFrame([[0.2, 0.8, 1], [0.7, 0.3, 0], [0.6, 0.4, 1]], columns=["prob class 0", "prob class 1", "y"])
     frame.to_csv(tmp_path / "t.csv", index=False)

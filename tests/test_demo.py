@@ -19,6 +19,7 @@ from jaxcal.plots.epochs import decomposition_curves, mean_and_interval
 pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 pytest.importorskip("rich")
+pytestmark = pytest.mark.once
 
 SEEDS, EPOCHS = 2, 4
 RUN = ["demo", "--seeds", str(SEEDS), "--epochs", str(EPOCHS), "--train-size", "100"]

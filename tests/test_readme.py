@@ -6,10 +6,13 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parents[1]
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
 
 
+@pytest.mark.once
 def test_readme_blocks_run_in_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scripts = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])

@@ -22,7 +22,7 @@ from theory.minima import Minimizers, minimizers
 from theory.simulation import simulate
 from theory.spectra import BetaSpectrum, DiscreteSpectrum
 
-pytestmark = pytest.mark.always_float64
+pytestmark = pytest.mark.once
 
 pytest.importorskip("rich")
 pytest.importorskip("matplotlib")

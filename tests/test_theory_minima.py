@@ -12,7 +12,7 @@ import jaxcal
 import theory
 from jaxcal import Status
 
-pytestmark = pytest.mark.always_float64
+pytestmark = pytest.mark.once
 
 UNIFORM = theory.BetaSpectrum(1.0, 1.0)
 # Figure 8 of Berta et al. (2025), Beta(1, 5): the published table, made with squeeze 0.99 and steps of 0.01 in log10

@@ -12,7 +12,7 @@ from theory.plots import learning_curve, minimizer_gap, minimizer_map, minimizer
 from theory.simulation import Simulation
 from theory.spectra import BetaSpectrum, DiscreteSpectrum
 
-pytestmark = pytest.mark.always_float64
+pytestmark = pytest.mark.once
 
 RATIOS, ERRORS = np.array([0.1, 0.3, 1.0, 10.0]), np.array([0.001, 0.1, 0.45])
 

@@ -16,7 +16,7 @@ import pytest
 
 import theory
 
-pytestmark = pytest.mark.always_float64
+pytestmark = pytest.mark.once
 
 DATA = Path(__file__).parent / "data"
 # Second derivatives run for 0.1 s and compile for many: this halves the compilation.

@@ -102,7 +102,7 @@ def test_ridge_and_lda_around_interpolation(ratio, lam):
     np.testing.assert_allclose([lda.mean, lda.variance, ridge.mean, ridge.variance], exact, rtol=1e-12)
 
 
-@pytest.mark.always_float64
+@pytest.mark.once
 def test_maximum_likelihood_below_the_threshold():
     points = POINTS["mle_points"]
     error, r = _columns(points, "e_star", "r")
@@ -113,7 +113,7 @@ def test_maximum_likelihood_below_the_threshold():
         assert (solution.status == Status.CONVERGED).all()
 
 
-@pytest.mark.always_float64
+@pytest.mark.once
 @pytest.mark.parametrize(
     # hard-margin fixed points, mpmath; agree with LinearSVC on 20 seeds (n = 300, p = 1500) within its error of 2 %
     ("error", "shapes", "ratio", "alignment"),
@@ -186,7 +186,7 @@ def test_population_limit_of_many_samples():
     )
 
 
-@pytest.mark.always_float64
+@pytest.mark.once
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_random_box(solver):
     rng = np.random.default_rng(5)
@@ -227,7 +227,7 @@ def test_hostile_problems():
         extreme.check()
 
 
-@pytest.mark.always_float64
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("values", "lam", "ratio", "error"),
     [(np.logspace(-12, 0, 13), 1e-14, 0.5, 0.1), ([2.0], 1e-3, 1.0, 0.3), ([1e-4, 1.0], 1e-9, 3.0, 0.01)],
@@ -282,7 +282,7 @@ def test_scale_invariance(solver):
     np.testing.assert_allclose([a.alignment, a.norm, a.kappa], [b.alignment, b.norm, b.kappa], rtol=1e-12)
 
 
-@pytest.mark.always_float64
+@pytest.mark.once
 def test_linearizations_are_what_differentiation_gives():
     atoms = (np.array([0.01, 0.5, 2.0]), np.array([0.3, 0.3, 0.4]))
     cases = [
@@ -319,7 +319,7 @@ def test_small_systems():
             )
 
 
-@pytest.mark.always_float64
+@pytest.mark.once
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_derivatives_at_the_ends_and_under_vmap(solver):
     with jax.enable_x64(True):
@@ -414,7 +414,7 @@ def test_numbers_of_problems_and_atoms_and_types_compile_nothing_anew():
         assert _chunk._cache_size() == before + 1
 
 
-@pytest.mark.always_float64
+@pytest.mark.once
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_derivatives_in_the_spectrum_without_regularization(solver):
     """On both sides of the edge, in one batch: neither side may poison the other."""
