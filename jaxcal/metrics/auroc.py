@@ -77,7 +77,7 @@ def _auroc(scores, y, weights):
     # shares of the classes a score, so that no product of counts is rounded or overflows
     positive, negative = (run_totals(w * c, run, n) for c in (y, 1 - y))
     positive, negative = (c / jnp.where(total(c) > 0, total(c), jnp.nan)[..., None] for c in (positive, negative))
-    below = lax.associative_scan(jnp.add, negative, axis=negative.ndim - 1) - negative / 2
+    below = lax.cumsum(negative, axis=negative.ndim - 1) - negative / 2
     return total(positive * below) * poison
 
 

@@ -80,7 +80,7 @@ def _take(values, order):
 def runs(p):
     """Number of the group of each row of sorted scores, from 0."""
     new = jnp.concatenate([jnp.zeros_like(p[..., :1], jnp.int32), (p[..., 1:] != p[..., :-1]).astype(jnp.int32)], -1)
-    return lax.associative_scan(jnp.add, new, axis=new.ndim - 1)  # three times faster than cumsum on CPU
+    return lax.cumsum(new, axis=new.ndim - 1)
 
 
 def _scores(p, run):
@@ -95,7 +95,7 @@ def _scores(p, run):
 def without_empty(groups: Groups) -> Groups:
     """The groups with weight first, in their order, so that neighbours are next to each other."""
     full = groups.weight > 0
-    place = lax.associative_scan(jnp.add, full.astype(jnp.int32), axis=full.ndim - 1) - 1
+    place = lax.cumsum(full.astype(jnp.int32), axis=full.ndim - 1) - 1
     n = full.shape[-1]
 
     def one(values, place, full):

@@ -92,7 +92,7 @@ def _index(p, y, weights, span, num_points):
     n = total(groups.weight)
     order = argsort(jnp.where(full, distance, jnp.inf))
     sorted_distance, sorted_weight = (jnp.take_along_axis(a, order, axis=-1) for a in (distance, groups.weight))
-    quantile = partial(_quantile, sorted_distance, lax.associative_scan(jnp.add, sorted_weight, axis=full.ndim - 1), n)
+    quantile = partial(_quantile, sorted_distance, lax.cumsum(sorted_weight, axis=full.ndim - 1), n)
     values = (total(groups.weight * distance) / n, quantile(0.5), quantile(0.9), jnp.max(distance, axis=-1))
     return CalibrationIndex(*(value * events.poison for value in values))
 
@@ -120,7 +120,7 @@ def local_fit(groups: Groups, span: float, num_points: int) -> jax.Array:
     steps, rest = jnp.divmod(count - 1, max(m - 1, 1))
     places = jnp.arange(m) * steps + jnp.arange(m) * rest // max(m - 1, 1)
     points = jnp.take_along_axis(score, places, axis=-1)
-    upto = lax.associative_scan(jnp.add, lax.stop_gradient(weight), axis=weight.ndim - 1)
+    upto = lax.cumsum(lax.stop_gradient(weight), axis=weight.ndim - 1)
     reach = jnp.floor(span * upto[..., -1:] * (1 + 4 * jnp.finfo(score.dtype).eps))  # 0.29 * 100 = 28.999...
     reach = jnp.minimum(reach, upto[..., -1:])
     needed = upto - weight + reach
