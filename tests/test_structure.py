@@ -26,10 +26,10 @@ THEORY_FLOORS = [
 ]
 FLOORS = [
     {"status", "solvers", "checks"},
-    {"inputs", "losses", "savage"},
+    {"inputs", "losses", "savage", "resampling"},
     {"calibrators", "cross_fit"},
     {"metrics"},
-    {"decomposition", "resampling"},
+    {"decomposition"},
     {"early_stopping", "bootstrap"},
     {"plots", "cli", "__main__"},
 ]
