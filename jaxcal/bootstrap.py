@@ -122,8 +122,7 @@ def bootstrap(
     if method not in _METHODS:
         raise ValueError(f"method must be one of {_METHODS}, got {method!r}")
     num_resamples = checks.require_count(num_resamples, "num_resamples", 2)
-    if not 0 < level < 1:
-        raise ValueError(f"level must be in (0, 1), got {level}")
+    level = checks.require_level(level)
     if not arrays:
         raise ValueError("bootstrap needs the data: bootstrap(metric, key, *arrays)")
     arrays = tuple(checks.as_array(a, f"array {i}") for i, a in enumerate(arrays))

@@ -211,6 +211,13 @@ def require_count(value, name: str, least: int) -> int:
     return int(value)
 
 
+def require_level(level) -> float:
+    """The static option `level`, a probability between 0 and 1."""
+    if not isinstance(level, int | float | np.integer | np.floating) or not 0 < level < 1:
+        raise ValueError(f"level must be in (0, 1), got {level!r}")
+    return float(level)
+
+
 def require_key(key, call: str) -> None:
     """Raise `TypeError` for what is no JAX random key."""
     if not isinstance(key, jax.Array):

@@ -20,8 +20,12 @@ _WIDE_MARGIN, _LEAST_STEP = 8.0, 1024
 # generator is called, which is a hundred times slower.
 _TERMS, _FEW, _TERMS_OF_FEW = 12, 8, 32
 
-# Draws are counted in int32.
-MOST_DRAWS = 2**31 - 1
+# Draws are counted in int32, and a float32 sum of counts is right to a fraction of that.
+MOST_DRAWS = 2**30
+
+# From this mean on a Poisson variable is drawn from the normal law, bent to its skewness: what that leaves out of the
+# distribution function is of the order 1 / mean. The generator of `jax.random` has the wrong variance from 10^8 on.
+_MANY = 10_000
 
 
 def units(weights: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -42,7 +46,8 @@ def multinomial(words: jax.Array, n: int, count: jax.Array | None) -> jax.Array:
 
     Independent Poisson counts, given their sum N, are a multinomial draw of N rows; rows drawn one by one make up what
     is missing. A lane with N too large starts from nothing. So the counts are exactly multinomial, up to the resolution
-    2^-24 of the uniform numbers, at a fraction of the price of drawing every row.
+    2^-24 of the uniform numbers and, for counts above 10,000, the normal law, at a fraction of the price of drawing
+    every row.
     """
     total = jnp.uint32(n) if count is None else jnp.sum(count, dtype=jnp.uint32)
     key = (words[:, :1], words[:, 1:])
@@ -104,6 +109,11 @@ def _steps(words, rate, num_terms: int):
 
 def _poisson_of_many(words, rate):
     def one(words):
-        return jax.random.poisson(jax.random.wrap_key_data(words, impl="threefry2x32"), rate, dtype=jnp.int32)
+        few_key, many_key = jax.random.split(jax.random.wrap_key_data(words, impl="threefry2x32"))
+        few = jax.random.poisson(few_key, jnp.minimum(rate, _MANY), dtype=jnp.int32)
+        whole = jnp.round(rate)
+        z = jax.random.normal(many_key, rate.shape)
+        bent = jnp.sqrt(rate) * z + (z**2 - 1) / 6 + (rate - whole)
+        return jnp.where(rate < _MANY, few, whole.astype(jnp.int32) + jnp.round(bent).astype(jnp.int32))
 
     return jax.vmap(one)(words)

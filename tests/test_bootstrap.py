@@ -103,6 +103,20 @@ def test_counts_of_many_rows_have_the_multinomial_law(count):
         assert _fits([*observed[:5], observed[5:].sum()], expected)
 
 
+@pytest.mark.parametrize("count", [(20_000, 60_000), (10**8, 10**8), (5 * 10**8, 3)], ids=str)
+def test_heavy_counts_have_the_right_variance(count):
+    """Two rows are binomial."""
+    number, total = 4000, sum(count)
+    drawn = np.asarray(draw(_words(number, 3), 2, jnp.asarray(count, jnp.int32)))
+    assert (drawn.sum(1, dtype=np.int64) == total).all() and (drawn >= 0).all()
+    share = count[1] / total
+    scale = math.sqrt(total * share * (1 - share))
+    z = (drawn[:, 1] - total * share) / scale
+    kurtosis = 3 + 1 / scale**2  # of a binomial, to leading order
+    assert abs(z.mean()) < 5 / math.sqrt(number)
+    assert abs(z.var() - 1) < 5 * math.sqrt((kurtosis - 1) / number)
+
+
 def test_a_lane_with_too_many_starts_from_nothing(monkeypatch):
     """With a margin of 0 half of the Poisson totals are too large, and the law must not notice."""
     from jaxcal import resampling
@@ -123,6 +137,7 @@ def test_units():
         ([2.0, 0.0, 3.0], [2, 0, 3], [1, 1, 1]),
         ([0.5, 0.0, 2.0], [1, 0, 1], [0.5, 0, 2]),
         ([np.nan, 1.0, -1.0], [0, 1, 0], [1, 1, 1]),
+        ([2.0**30, 2.0**30, 0.0], [1, 1, 0], [2.0**30, 2.0**30, 0.0]),  # more than can be counted
     ):
         got_count, got_unit = units(jnp.asarray(weights))
         assert got_count.tolist() == count and np.broadcast_to(got_unit, 3).tolist() == unit
@@ -295,6 +310,7 @@ def test_bad_input():
         ({"method": "normal"}, "method must be one of"),
         ({"num_resamples": 1}, "num_resamples must be"),
         ({"level": 1.0}, "level must be in"),
+        ({"level": "95"}, "level must be in"),
         ({"weights": np.ones(39)}, "weights must have shape"),
         ({"weights": np.ones((1, 40))}, "weights"),
     ):

@@ -199,6 +199,12 @@ def test_forecasts_that_are_their_own_fit_are_calibrated_exactly(loss):
     np.testing.assert_array_equal(constant.discrimination, 0)
 
 
+def test_one_outcome_has_no_uncertainty():
+    """0, and not -0."""
+    parts = jaxcal.corp_decomposition(jnp.array([0.2, 0.7]), [1, 1])
+    assert parts.uncertainty == 0 and not np.signbit(parts.uncertainty)
+
+
 def test_certain_forecasts(eps):
     """Certain and right costs nothing; certain and wrong is infinitely miscalibrated, and nothing else breaks."""
     p, y = np.repeat([0.0, 0.5, 1.0], [20, 20, 20]), np.repeat([0, 1, 0, 1], [20, 10, 10, 20])

@@ -239,6 +239,13 @@ def test_linear_test(d10, eps):
     assert jaxcal.skce_test(p, RNG.random(400) < p, estimator="linear").reliable
 
 
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_one_row_has_no_test(estimator):
+    for p in (0.3, 1.0):
+        result = jaxcal.skce_test(jnp.array([p]), [1], estimator=estimator, method="distribution_free")
+        assert np.isnan(result.p_value) and not result.reliable
+
+
 def test_bounds(d10, eps):
     """exp(-(sqrt(n S / B) - 1)^2 / 2) and exp(-floor(n/2) S^2 / (2 B^2)); both scalings of h give one p-value."""
     p, y = d10

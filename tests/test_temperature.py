@@ -224,6 +224,23 @@ def test_anti_informative_logits(m8, loss):
     np.testing.assert_allclose(np.exp(fit(masked)), [[0.5, 0.5, 0.0]], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("logits", "labels"),
+    [
+        ([[0.0, 1.0]] * 4, [1, 0, 1, 0]),
+        ([[0.0, 2.0]] * 10, [0, 1] * 5),
+        ([[1.0, 0.0, -1.0, -jnp.inf]] * 3, [0, 1, 2]),
+        ([[1.0, 0.0, -1.0], [-1.0, 2.0, -1.0]], [0, 0]),
+    ],
+)
+def test_balanced_logits_say_nothing(logits, labels):
+    """The mean logit of the labels is that of the rows exactly: the convex loss has its minimum at u = 0."""
+    fit = jaxcal.fit_temperature(jnp.array(logits), jnp.array(labels))
+    assert int(fit.status) == Status.AT_LOWER_BOUND and float(fit.inverse_temperature) == 0
+    more = jaxcal.fit_temperature(jnp.array(logits).at[0, labels[0]].add(0.1), jnp.array(labels))
+    assert int(more.status) == Status.CONVERGED and float(more.inverse_temperature) > 1e-3
+
+
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
 @pytest.mark.parametrize("ties", [False, True])
 def test_perfect_accuracy_stops_at_the_smallest_sufficient_u(loss, ties, eps):

@@ -106,6 +106,12 @@ def minimize_log_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array |
     u = _inverse_temperature(root.x + last_step, scale)
 
     at_lower = (root.x <= lower) & (root.value <= 8 * info.eps)
+    # gaps that are balanced at u = 0: the root found is the rounding of that
+    near = root.converged & (root.x < info.eps**0.5)
+    at_zero = lax.cond(
+        jnp.any(near), lambda: balance(jnp.full(batch, lower, u.dtype))[0], lambda: jnp.ones(batch, u.dtype)
+    )
+    at_lower |= near & (at_zero <= 8 * info.eps)
     at_upper = observed == 0
     status = jnp.where(root.converged | at_lower, Status.CONVERGED, Status.NOT_CONVERGED)
     status = jnp.where(at_lower, Status.AT_LOWER_BOUND, status)

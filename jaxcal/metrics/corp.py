@@ -155,8 +155,7 @@ def corp_consistency_band(key, p, *, level: float = 0.9, num_resamples: int = 99
     References:
         Dimitriadis, Gneiting and Jordan, "Stable reliability diagrams for probabilistic classifiers", PNAS 2021.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must be in (0, 1), got {level}")
+    level = checks.require_level(level)
     num_resamples = checks.require_count(num_resamples, "num_resamples", 1)
     # (1 - 0.9) / 2 * 1000 is 49.999...
     rank = math.floor((1 - level) / 2 * (num_resamples + 1) + 1e-9)
@@ -215,7 +214,7 @@ def _log_pair(q):
 
 
 def _not_negative(x):
-    return jnp.where(x < 0, 0, x)  # NaN stays NaN
+    return jnp.where(x <= 0, 0, x)  # NaN stays NaN, -0 does not
 
 
 @jax.jit

@@ -5,6 +5,7 @@ import math
 import jax
 import jax.numpy as jnp
 
+from jaxcal import checks
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import Groups, group, without_empty
 from jaxcal.metrics.results import Interval
@@ -75,8 +76,7 @@ def rank_ece_interval(p, y, *, level: float = 0.95, weights=None) -> Interval:
     References:
         "A Ranking Approach for Measuring Calibration", Proposition 2.1.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must be in (0, 1), got {level}")
+    level = checks.require_level(level)
     p, y, weights = as_events(p, y, weights)
     return report(_interval(p, y, weights, math.log(2 / (1 - level))), p, y, weights, "rank_ece_interval", whole=True)
 

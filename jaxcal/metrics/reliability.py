@@ -6,7 +6,9 @@ from statistics import NormalDist
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from jaxcal import checks
 from jaxcal.metrics.binned import bin_by, bin_rule
 from jaxcal.metrics.events import as_events, report
 from jaxcal.solvers import sort
@@ -57,8 +59,7 @@ def reliability_curve(p, y, *, num_bins: int = 15, bins="width", level: float = 
     References:
         Wilson, JASA 1927.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must be in (0, 1), got {level}")
+    level = checks.require_level(level)
     p, y, weights = as_events(p, y, weights)
     z = NormalDist().inv_cdf((1 + level) / 2)
     return report(_curve(p, y, weights, bin_rule(bins, num_bins), z), p, y, weights, "reliability_curve")
@@ -100,4 +101,4 @@ def _edges(dtype, events, add, rule):
     begin = jnp.take_along_axis(scores, jnp.minimum(below, scores.shape[-1] - 1), axis=-1)
     begin = jnp.where(below < scores.shape[-1], begin, 1)
     ends = jnp.zeros_like(begin[..., :1])
-    return jnp.concatenate([ends, begin, ends + 1], axis=-1) * events.poison[..., None]
+    return lax.stop_gradient(jnp.concatenate([ends, begin, ends + 1], axis=-1)) * events.poison[..., None]

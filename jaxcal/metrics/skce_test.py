@@ -77,7 +77,7 @@ def skce_test(
             "distribution_free" for "biased"; that one goes with every estimator.
         key: JAX random key, for the bootstrap; lanes get draws of their own.
         num_resamples: for the bootstrap, static.
-        weights: whole counts `(..., n)`, not for "linear"; the bootstrap draws their sum, which must be below 2^31.
+        weights: whole counts `(..., n)`, not for "linear"; the bootstrap draws their sum, at most 2^30.
 
     Returns:
         `TestResult`, arrays `(...)`. Its statistic is T, or the estimate itself for the distribution-free method. NaN
@@ -137,7 +137,7 @@ def skce_multiclass_test(
         logits: `(..., n, k)`; labels: integers `(..., n)` in [0, k).
         kernel, bandwidth: as in `skce_multiclass`.
         estimator, method, key, num_resamples: as in `skce_test`.
-        weights: whole counts `(..., n)`, not for "linear"; the bootstrap draws their sum, which must be below 2^31.
+        weights: whole counts `(..., n)`, not for "linear"; the bootstrap draws their sum, at most 2^30.
 
     Returns:
         `TestResult`, arrays `(...)`, as `skce_test`; for two classes the p-value of that test, with the same draws for
@@ -237,8 +237,9 @@ def _free_of_distribution(value, estimator, n, bound) -> TestResult:
         exponent = jnp.maximum(0, jnp.sqrt(n * value / bound) - 1) ** 2 / 2
     else:
         exponent = jnp.floor(n / 2) * jnp.maximum(value, 0) ** 2 / (2 * bound**2)
-    p_value = jnp.exp(-exponent)
-    return TestResult(value, p_value, jnp.ones_like(p_value, bool))
+    # not the NaN of the estimate: compiled for n = 1 it is a constant, and what maximum(NaN, 0) gives then is undefined
+    p_value = jnp.where(n > 1, jnp.exp(-exponent), jnp.nan)
+    return TestResult(value, p_value, ~jnp.isnan(p_value))
 
 
 # --- bootstrap ---
