@@ -53,6 +53,8 @@ LOSSES = {
 }
 
 _NUM_BINS = 15
+# The ends of a 95 % interval are the 5th of 200 draws from either side.
+_FEWEST_RESAMPLES = 200
 
 _STATUS_LINES = {
     jaxcal.Status.AT_LOWER_BOUND: "the predictions point away from the labels, so the best temperature is infinite "
@@ -72,6 +74,7 @@ class _Result(NamedTuple):
     event: dict[str, event.Estimate]
     tests: dict[str, event.Test]
     subject: str
+    remarks: list[str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
             intervals = bootstrap.intervals(estimates, *drawn)
         p, y = data.top_label() if chosen is None else data.event(chosen)
         drawing = {"resamples": args.resamples, "seed": args.seed}
-        measured = event.estimates(p, y, data.weights, num_bins=_NUM_BINS, **drawing)
+        measured, remarks = event.estimates(p, y, data.weights, num_bins=_NUM_BINS, **drawing)
         if chosen is not None:
             measured |= event.discrimination(p, y, data.weights, **drawing)
         tests = event.tests(p, y, data.weights)
@@ -142,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
         with replacing(fit_file) as temporary:
             fit.save(temporary)
     subject = "the top label" if chosen is None else f"class {data.names[chosen]}"
-    result = _Result(estimates, fit, intervals, measured, tests, subject)
+    result = _Result(estimates, fit, intervals, measured, tests, subject, remarks)
     notes = data.notes + _notes(args, result, data)
     present = np.unique(data.labels)
     if chosen is None and k == 2:
@@ -226,6 +229,9 @@ def _notes(args, result: _Result, data) -> list[str]:
             f"{'debiased ECE' if args.event is None else 'debiased ECE, AUROC, observed/expected'}: "
             f"{count:,} resamples, as there are many rows"
         )
+    notes += result.remarks
+    if 0 < args.resamples < _FEWEST_RESAMPLES:
+        notes.append(f"{args.resamples} resamples are too few for the ends of a 95 % interval")
     poor = [name.replace("_", " ") for name, test in result.tests.items() if not test.reliable]
     if poor:
         notes.append(f"test of {', '.join(poor)}: too few rows or too extreme forecasts for a p-value to be trusted")

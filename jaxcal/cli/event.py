@@ -36,8 +36,9 @@ class Test(NamedTuple):
     meaning: str
 
 
-def estimates(p, y, weights, *, num_bins: int, resamples: int, seed: int) -> dict[str, Estimate]:
-    """Estimates of the calibration error of forecasts p of outcomes y."""
+def estimates(p, y, weights, *, num_bins: int, resamples: int, seed: int) -> tuple[dict[str, Estimate], list[str]]:
+    """Estimates of the calibration error of forecasts p of outcomes y, and remarks on what does not exist."""
+    remarks = []
     event = {"weights": weights}
     found = {
         "ece": _alone(jaxcal.ece(p, y, num_bins=num_bins, **event), f"plug-in, {num_bins} bins"),
@@ -45,14 +46,20 @@ def estimates(p, y, weights, *, num_bins: int, resamples: int, seed: int) -> dic
         "cutoff": _alone(jaxcal.cutoff_calibration_error(p, y, **event), "worst interval"),
     }
     if counts(weights):
-        found |= _of_pairs(p, y, event, num_bins, resamples, seed)
+        found |= _of_pairs(p, y, event, num_bins, resamples, seed, remarks)
     line = jaxcal.calibration_slope(p, y, **event)
     for name, value, error, ideal in (
         ("slope", line.slope, line.slope_se, "ideal 1; < 1: extreme"),
         ("intercept", line.intercept, line.intercept_se, "ideal 0"),
     ):
         found[name] = Estimate(float(value), float(value - _Z95 * error), float(value + _Z95 * error), ideal)
-    return found
+    status = jaxcal.Status(int(line.status))
+    if status == jaxcal.Status.IMPOSSIBLE_EVENT:
+        digits = "" if jax.config.jax_enable_x64 else " (or within 3e-8 of it: JAX_ENABLE_X64=1 keeps more digits)"
+        remarks.append(f"slope, intercept: a forecast of 0 or 1{digits} was wrong, so that no line exists")
+    elif status != jaxcal.Status.CONVERGED:
+        remarks.append(f"slope, intercept: {status.name}, no finite line is best")
+    return found, remarks
 
 
 def counts(weights) -> bool:
@@ -80,7 +87,7 @@ def discrimination(p, y, weights, *, resamples: int, seed: int) -> dict[str, Est
     return found
 
 
-def _of_pairs(p, y, event, num_bins, resamples, seed) -> dict[str, Estimate]:
+def _of_pairs(p, y, event, num_bins, resamples, seed, remarks) -> dict[str, Estimate]:
     """Estimates that compare rows with each other."""
     found = {}
     squared = jaxcal.debiased_ece(p, y, num_bins=num_bins, bins="mass", **event)
@@ -89,6 +96,10 @@ def _of_pairs(p, y, event, num_bins, resamples, seed) -> dict[str, Estimate]:
         options = {"num_resamples": resamples_together(len(p), resamples), "method": "centred", **event}
         draws = jaxcal.bootstrap(_debiased(num_bins), jax.random.key(seed), p, y, **options)
         found["debiased_ece"] = found["debiased_ece"]._replace(lower=float(draws.lower), upper=float(draws.upper))
+        if draws.num_failed:
+            remarks.append(f"debiased ECE: {int(draws.num_failed):,} resamples with a bin of one row are left out")
+    elif not np.isfinite(squared):
+        remarks.append("debiased ECE: a bin holds one row, whose noise cannot be told from its error")
     lower, upper = jaxcal.rank_ece_interval(p, y, **event)
     rank = jaxcal.rank_ece(p, y, **event)
     found["rank_ece"] = Estimate(float(rank), float(lower), float(upper), "squared, no bins")

@@ -28,8 +28,9 @@ class CalibrationLine:
     Attributes:
         intercept: 0 for calibrated forecasts; > 0: risks are too low.
         slope: 1 for calibrated forecasts; < 1: risks are too extreme. Exactly 1 where it was held fixed.
-        intercept_se, slope_se: standard errors, from the Fisher information at the fit; the slope's is 0 where it was
-            held fixed.
+        intercept_se, slope_se: standard errors, from the Fisher information at the fit, right if the log-odds are on a
+            line (else too small by some ten per cent, seen with 5 % of wrong labels: `jaxcal.bootstrap` is not); the
+            slope's is 0 where it was held fixed.
         status: `jaxcal.Status`. Numbers are NaN but for CONVERGED, as no finite optimum exists: AT_UPPER_BOUND or
             AT_LOWER_BOUND: the slope (held fixed: the intercept) goes to inf or -inf, because the forecasts separate
             the outcomes (only one outcome occurs). NOT_IDENTIFIED: a slope from one outcome, or from equal forecasts.

@@ -11,7 +11,7 @@ from jax import lax
 from jaxcal import checks
 from jaxcal.losses import ProperLoss, half_brier_loss, per_example, require_loss
 from jaxcal.metrics.events import as_events, clean, report
-from jaxcal.metrics.groups import Groups, draw_positive, group
+from jaxcal.metrics.groups import Groups, calibrated_outcomes, group
 from jaxcal.metrics.rank import ordered_groups
 from jaxcal.metrics.results import Interval
 from jaxcal.solvers import isotonic_regression, sort, total
@@ -230,8 +230,10 @@ def _curve(p, y, weights):
 @partial(jax.jit, static_argnums=(4, 5))
 def _band(key, p, y, weights, num_resamples, rank):
     events = clean(p, y, weights, whole=True)
-    z, m, _ = ordered_groups(events)
-    draw = lambda key: recalibrated(Groups(z, m, draw_positive(key, z, m)))  # noqa: E731
-    fits = sort(jnp.moveaxis(lax.map(draw, jax.random.split(key, num_resamples)), 0, -1))
+    groups = ordered_groups(events)
+    z, m, _ = groups
+    outcomes = calibrated_outcomes(groups, weighted=weights is not None)
+    fit = lambda key: recalibrated(Groups(z, m, outcomes(key)))  # noqa: E731
+    fits = sort(jnp.moveaxis(lax.map(fit, jax.random.split(key, num_resamples)), 0, -1))
     ends = (fits[..., rank - 1], fits[..., num_resamples - rank])
     return Interval(*(jnp.where(m > 0, end, jnp.nan) * events.poison[..., None] for end in ends))

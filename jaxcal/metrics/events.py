@@ -42,8 +42,9 @@ def as_events(p, y, weights, *, name: str = "p"):
         raise ValueError(f"{name} must have shape (..., n) and not be empty, got {p.shape}")
     if y.ndim == 0 or y.shape[-1] != p.shape[-1]:
         raise ValueError(
-            f"y must have shape (..., n) with the n of {name}, got {name} {p.shape} and y {y.shape}; "
-            "logits (n, k) become a binary event by jaxcal.top_label, class_wise or binary_event"
+            f"y must have shape (..., n) with the n of {name}, got {name} {p.shape} and y {y.shape}; of probabilities "
+            "(n, 2) take the column of the event, p[:, 1]; logits (n, k), of probabilities those of "
+            "jaxcal.logits_from_probs, become an event by jaxcal.top_label, class_wise or binary_event"
         )
     try:
         rows = np.broadcast_shapes(p.shape, y.shape)

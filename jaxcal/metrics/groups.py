@@ -1,5 +1,6 @@
 """The distinct scores of a binary data set in increasing order: what every metric that respects ties is made of."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -109,9 +110,23 @@ def without_empty(groups: Groups) -> Groups:
     return Groups(jnp.where(weight > 0, score, 1), weight, positive)
 
 
-def draw_positive(key, score: jax.Array, weight: jax.Array) -> jax.Array:
-    """Outcomes 1 of each group, drawn from its score as if the forecasts were calibrated; weights are whole."""
-    shape = jnp.broadcast_shapes(score.shape, weight.shape)
-    alone = lambda key: (jax.random.uniform(key, shape, score.dtype) < score) * weight  # noqa: E731
-    counts = lambda key: jax.random.binomial(key, weight, score, shape, score.dtype)  # noqa: E731
-    return lax.cond(jnp.any(weight > 1), counts, alone, key)
+def calibrated_outcomes(groups: Groups, *, weighted: bool) -> Callable[[jax.Array], jax.Array]:
+    """A function of a key that draws the number of outcomes 1 of each group as if the forecasts were calibrated.
+
+    Weights, if any, are whole. Without, the rows of a group are drawn one by one, which is a hundred times faster than
+    a binomial variable.
+    """
+    score, weight, _ = groups
+    shape, n = jnp.broadcast_shapes(score.shape, weight.shape), score.shape[-1]
+    if weighted:
+        return lambda key: jax.random.binomial(key, weight, score, shape, score.dtype)
+    upto = lax.cumsum(weight.astype(jnp.int32), axis=weight.ndim - 1).reshape(-1, n)
+    run = jax.vmap(lambda upto: jnp.searchsorted(upto, jnp.arange(n), side="right"))(upto).reshape(weight.shape)
+    run = jnp.broadcast_to(run.astype(jnp.int32), shape)
+    of_row = jnp.take_along_axis(jnp.broadcast_to(score, shape), run, axis=-1)
+
+    def draw(key):
+        hits = jax.random.uniform(key, shape, score.dtype) < of_row
+        return run_totals(hits.astype(jnp.int32), run, n).astype(score.dtype)
+
+    return draw

@@ -9,7 +9,7 @@ from jax.scipy.special import gammaincc, ndtr
 
 from jaxcal import checks
 from jaxcal.metrics.events import as_events, clean, report
-from jaxcal.metrics.groups import Groups, draw_positive
+from jaxcal.metrics.groups import Groups, calibrated_outcomes
 from jaxcal.metrics.rank import ordered_groups, previous, rank_sum
 from jaxcal.metrics.results import TestResult
 from jaxcal.solvers import total
@@ -152,7 +152,8 @@ def _simulation(p, y, weights, key, num_simulations):
     observed = rank_sum(groups)
     # outcomes are whole: equal values of R must not be told apart by rounding
     slack = 64 * jnp.finfo(z.dtype).eps * jnp.maximum(total(m * z * (1 - z)), 1)
-    draw = lambda key: rank_sum(Groups(z, m, draw_positive(key, z, m)))  # noqa: E731
+    outcomes = calibrated_outcomes(groups, weighted=weights is not None)
+    draw = lambda key: rank_sum(Groups(z, m, outcomes(key)))  # noqa: E731
     batch = max(1, min(num_simulations, _BLOCK // max(1, z.size)))
     draws = lax.map(lambda k: draw(k) >= observed - slack, jax.random.split(key, num_simulations), batch_size=batch)
     p_value = (1 + jnp.sum(draws, axis=0)) / (1 + num_simulations) * events.poison

@@ -107,7 +107,7 @@ def _binned(ax, panel, curve, band, style):
     seen = curve["count"] > 0
     x, y = curve["confidence"][seen], curve["frequency"][seen]
     ax.vlines(x, curve["lower"][seen], curve["upper"][seen], color=style["color"], linewidth=1.2, alpha=0.55, zorder=2)
-    (line,) = ax.plot(x, y, markersize=5, linewidth=1.4, zorder=3, **style)
+    (line,) = ax.plot(x, y, markersize=5, linewidth=1.4, zorder=3, clip_on=False, **style)
     with np.errstate(invalid="ignore", divide="ignore"):  # equal-mass bins may have no width
         density = curve["count"] / curve["count"].sum() / np.diff(curve["edges"])
     density = np.where(seen, np.minimum(density, _COLUMNS), 0)
