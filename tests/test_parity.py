@@ -71,9 +71,8 @@ def ours():
     p, y, weights = _pad([lane[2] for lane in binary]), _pad([lane[3] for lane in binary]), _present(binary)
     log_p, labels, _ = load("multi4_800")
     several = jaxcal.logits_from_probs(np.exp(log_p))[None]
-    pair = _of_logits(jaxcal.logits_from_probs(np.stack([1 - p, p], -1)), y.astype(int), weights) | _of_binary(
-        p, y, weights
-    )
+    pair = _of_logits(jaxcal.logits_from_probs(np.stack([1 - p, p], -1)), y.astype(int), weights)
+    pair |= _of_binary(p, y, weights)
     for names, table in ((DATA[:2], pair), (DATA[2:], _of_logits(several, labels[None], np.ones(several.shape[:2])))):
         for i, data in enumerate(names):
             values[data] |= {key: np.asarray(v)[i] for key, v in table.items()}
