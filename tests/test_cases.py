@@ -136,6 +136,20 @@ def test_x06_a_masked_class_does_not_poison_the_derivative_in_the_temperature():
     np.testing.assert_allclose(by_hand, expected, atol=tolerance)
 
 
+def test_x08_equal_scores_are_one_point_of_the_isotonic_fit():
+    inputs, expected, tolerance = _case("X08")
+    curve = jaxcal.corp_reliability_curve(inputs["x"] / 2, inputs["y"])  # increasing in x, so that the fit is the same
+    np.testing.assert_array_equal(curve.confidence[:3], inputs["query"] / 2)
+    np.testing.assert_allclose(curve.frequency[:3], expected, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["X12", "X13"])
+def test_the_debiased_squared_error_is_signed(name):
+    inputs, expected, tolerance = _case(name)
+    value = jaxcal.debiased_ece(inputs["p"], inputs["y"], num_bins=inputs["n_bins"])
+    np.testing.assert_allclose(value, expected, atol=tolerance)
+
+
 def test_x21_labels_of_plus_and_minus_one_are_refused():
     inputs, _, _ = _case("X21")
     logits = jaxcal.binary_logits(jaxcal.log_odds(inputs["p"]))
