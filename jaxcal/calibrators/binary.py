@@ -1,13 +1,17 @@
 """What binary calibrators share: how scores, outcomes and weights come in, and how probabilities go out."""
 
+import itertools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxcal import checks
 from jaxcal.calibrators.fit import Fit
+from jaxcal.solvers import LogisticOptimum, logistic_regression
 from jaxcal.status import Status
 
 
@@ -89,17 +93,17 @@ def prepare_binary(score, outcomes, weights, call: str):
     return score, outcomes, checks.as_weights(weights, rows, checks.compute_dtype(score), "score")
 
 
-def clean_rows(score, outcomes, weights) -> Rows:
+def clean_rows(score, outcomes, weights, *, finite: bool = False) -> Rows:
     """For the compiled part of a fit: invalid rows marked, leading axes aligned and broadcast.
 
-    Scores may be infinite; what that means is for the calibrator to say.
+    Infinite scores are invalid with `finite`; else what they mean is for the calibrator to say.
     """
     dtype = checks.compute_dtype(score)
     ndim = max(a.ndim for a in (score, outcomes, weights) if a is not None)
     s, y, w = checks.align(ndim, score.astype(dtype), outcomes.astype(dtype), weights)
     w = jnp.ones(s.shape[-1:], dtype) if w is None else w
     s, y, w = jnp.broadcast_arrays(s, y, w)
-    valid = ~jnp.isnan(s) & ((y == 0) | (y == 1))
+    valid = (jnp.isfinite(s) if finite else ~jnp.isnan(s)) & ((y == 0) | (y == 1))
     ok = jnp.all(valid | ~(w > 0), axis=-1) & jnp.all((w >= 0) & (w < jnp.inf), axis=-1) & jnp.any(w > 0, axis=-1)
     present = valid & (w > 0) & (w < jnp.inf)
     return Rows(jnp.where(present, s, 0), jnp.where(present, y, 0), jnp.where(present, w, 0), ok)
@@ -116,7 +120,81 @@ def report_binary(fit, score, outcomes, weights, call: str):
 
 def _explain(score, outcomes, weights) -> str:
     s, w = np.asarray(score).astype(np.float64), 1 if weights is None else np.asarray(weights)
-    bad = np.isnan(s) & (w > 0)
+    fault = checks.find_event_fault(np.zeros(s.shape), outcomes, weights)
+    if fault is not None:
+        return fault
+    bad = ~np.isfinite(s) & (w > 0)
+    bad = np.isnan(s) & (w > 0) if (np.isnan(s) & (w > 0)).any() else bad
     if bad.any():
-        return f"score must not be NaN, got {checks.first(np.broadcast_to(s, bad.shape), bad)}"
-    return checks.find_event_fault(np.zeros(s.shape), outcomes, weights) or "scores or weights overflow"
+        return f"score must be a finite number, got {checks.first(np.broadcast_to(s, bad.shape), bad)}"
+    return "scores or weights overflow"
+
+
+def log_sigmoids(log_odds: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Log-probabilities of outcome 0 and 1, neither of which cancels."""
+    return jax.nn.log_sigmoid(-log_odds), jax.nn.log_sigmoid(log_odds)
+
+
+def by_lane(value: jax.Array, score: jax.Array) -> jax.Array:
+    """A parameter of the fits with an axis for the rows, in the dtype of the scores."""
+    value = jnp.asarray(value)
+    return (value[..., None] if value.ndim else value).astype(score.dtype)
+
+
+def fit_log_odds(features: Callable, score, outcomes, weights, *, not_negative=None, ridge=None):
+    """Logistic regression on features of the log-odds, for the compiled part of a fit: `(optimum, status)`.
+
+    Certain forecasts that came true drop out. Of the features that are marked `not_negative` the coefficients are at
+    least 0: if those of the free optimum are not, some are 0, and all choices of them are tried.
+    """
+    s, y, w, ok = clean_rows(score, outcomes, weights)
+    certain = jnp.isinf(s)
+    impossible = jnp.any(certain & ((s > 0) != (y == 1)) & (w > 0), axis=-1)
+    w = jnp.where(certain, 0, w)
+    some = jnp.any(w > 0, axis=-1)
+    x = features(jnp.where(certain, 0, s))
+    active = ok & ~impossible & some
+    found = _constrained(x, y, w, active, not_negative) if not_negative else _free(x, y, w, active, ridge)
+    status = status_of(found, ok)
+    status = jnp.where(some, status, Status.NOT_IDENTIFIED)
+    status = jnp.where(impossible, Status.IMPOSSIBLE_EVENT, status)
+    status = jnp.where(ok, status, Status.INVALID_INPUT).astype(jnp.int32)
+    mark = jnp.where(status < Status.NOT_CONVERGED, 1, jnp.nan).astype(s.dtype)
+    return found._replace(coefficients=found.coefficients * mark[..., None], risk=found.risk * mark), status
+
+
+def status_of(found: LogisticOptimum, ok) -> jax.Array:
+    """Status of a logistic regression; `ok` says which lanes are valid."""
+    status = jnp.where(found.identified, Status.CONVERGED, Status.NOT_IDENTIFIED)
+    status = jnp.where(found.separated, Status.AT_UPPER_BOUND, status)
+    status = jnp.where(found.converged, status, Status.NOT_CONVERGED)
+    return jnp.where(ok, status, Status.INVALID_INPUT).astype(jnp.int32)
+
+
+def _free(x, y, w, active, ridge):
+    found = logistic_regression(x, y, w, active, jnp.ones((*active.shape, len(x)), bool), ridge)
+    return found if ridge is None else found._replace(identified=jnp.ones_like(found.identified))
+
+
+def _constrained(x, y, w, active, not_negative):
+    """The best of the optima on faces of the cone that lie in it, which is that of the cone."""
+    d = len(x)
+    choices = itertools.product(*((True, False) if sign else (True,) for sign in not_negative))
+    used = jnp.asarray(list(choices))  # all features first
+
+    def look(best, used):
+        found = logistic_regression(x, y, w, active & ~best[1], jnp.broadcast_to(used, (*active.shape, d)))
+        inside = jnp.all((found.coefficients >= 0) | ~jnp.asarray(not_negative), axis=-1)
+        better = active & ~best[1] & inside & (found.risk < best[2])
+        pick = lambda new, old: jnp.where(better[(...,) + (None,) * (new.ndim - better.ndim)], new, old)  # noqa: E731
+        chosen = jax.tree.map(pick, found, best[0])
+        # a free optimum that lies inside ends the search
+        return (chosen, best[1] | (jnp.all(used) & inside), jnp.where(better, found.risk, best[2])), found.identified
+
+    zero = jnp.zeros(active.shape, y.dtype)
+    none = jnp.zeros(active.shape, bool)
+    nothing = LogisticOptimum(
+        jnp.zeros((*active.shape, d), y.dtype), zero, zero, none.astype(jnp.int32), none, none, none
+    )
+    (best, *_), identified = lax.scan(look, (nothing, none, jnp.full_like(zero, jnp.inf)), used)
+    return best._replace(identified=identified[0])
