@@ -115,8 +115,9 @@ def test_loss_is_never_above_that_of_scipy(name, data, eps):
 def test_platt_without_targets_is_logistic_regression(data):
     score, outcomes, weights = data
     fitted = jaxcal.fit_platt(score, outcomes, weights=weights, smooth=False)
+    rows = np.asarray(score, np.float64)
     for i in range(3):
-        peer = LogisticRegression(C=np.inf, tol=1e-10).fit(np.asarray(score)[i, :, None], outcomes[i], weights[i])
+        peer = LogisticRegression(C=np.inf, tol=1e-10).fit(rows[i, :, None], outcomes[i], weights[i])
         np.testing.assert_allclose(fitted.slope[i], peer.coef_[0, 0], rtol=1e-4)
         np.testing.assert_allclose(fitted.intercept[i], peer.intercept_[0], rtol=1e-4)
 
