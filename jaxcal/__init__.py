@@ -2,9 +2,15 @@
 
 from jaxcal.bootstrap import BootstrapResult as BootstrapResult
 from jaxcal.bootstrap import bootstrap as bootstrap
+from jaxcal.calibrators import BetaFit as BetaFit
 from jaxcal.calibrators import LaplaceFit as LaplaceFit
 from jaxcal.calibrators import OneVsRestFit as OneVsRestFit
+from jaxcal.calibrators import PlattFit as PlattFit
+from jaxcal.calibrators import QuadraticFit as QuadraticFit
 from jaxcal.calibrators import TemperatureFit as TemperatureFit
+from jaxcal.calibrators import fit_beta as fit_beta
+from jaxcal.calibrators import fit_platt as fit_platt
+from jaxcal.calibrators import fit_quadratic as fit_quadratic
 from jaxcal.calibrators import fit_temperature as fit_temperature
 from jaxcal.calibrators import laplace as laplace
 from jaxcal.calibrators import load as load
@@ -72,6 +78,7 @@ from jaxcal.status import Status as Status
 __version__ = "0.1.0"
 
 __all__ = [
+    "BetaFit",
     "BootstrapResult",
     "CalibrationIndex",
     "CalibrationLine",
@@ -83,7 +90,9 @@ __all__ = [
     "LaplaceFit",
     "MurphyDecomposition",
     "OneVsRestFit",
+    "PlattFit",
     "ProperLoss",
+    "QuadraticFit",
     "ReliabilityCurve",
     "SmoothReliabilityCurve",
     "Status",
@@ -109,6 +118,9 @@ __all__ = [
     "decompose",
     "ece",
     "ece_sweep",
+    "fit_beta",
+    "fit_platt",
+    "fit_quadratic",
     "fit_temperature",
     "half_brier_loss",
     "ici",

@@ -1,17 +1,29 @@
 """Post-hoc calibrators: fit on held-out data, then call on logits."""
 
+from jaxcal.calibrators.beta import BetaFit as BetaFit
+from jaxcal.calibrators.beta import fit_beta as fit_beta
 from jaxcal.calibrators.fit import load as load
 from jaxcal.calibrators.laplace import LaplaceFit as LaplaceFit
 from jaxcal.calibrators.laplace import laplace as laplace
 from jaxcal.calibrators.one_vs_rest import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators.one_vs_rest import one_vs_rest as one_vs_rest
+from jaxcal.calibrators.platt import PlattFit as PlattFit
+from jaxcal.calibrators.platt import fit_platt as fit_platt
+from jaxcal.calibrators.quadratic import QuadraticFit as QuadraticFit
+from jaxcal.calibrators.quadratic import fit_quadratic as fit_quadratic
 from jaxcal.calibrators.temperature import TemperatureFit as TemperatureFit
 from jaxcal.calibrators.temperature import fit_temperature as fit_temperature
 
 __all__ = [
+    "BetaFit",
     "LaplaceFit",
     "OneVsRestFit",
+    "PlattFit",
+    "QuadraticFit",
     "TemperatureFit",
+    "fit_beta",
+    "fit_platt",
+    "fit_quadratic",
     "fit_temperature",
     "laplace",
     "load",

@@ -3,6 +3,8 @@
 from jaxcal.solvers.bits import scaled_to as scaled_to
 from jaxcal.solvers.bits import threefry as threefry
 from jaxcal.solvers.isotonic import isotonic_regression as isotonic_regression
+from jaxcal.solvers.logistic import LogisticOptimum as LogisticOptimum
+from jaxcal.solvers.logistic import logistic_regression as logistic_regression
 from jaxcal.solvers.root import Root as Root
 from jaxcal.solvers.root import bracketed_root as bracketed_root
 from jaxcal.solvers.softmax import log_normalizer as log_normalizer
@@ -17,12 +19,14 @@ from jaxcal.solvers.sums import segment_totals as segment_totals
 from jaxcal.solvers.sums import total as total
 
 __all__ = [
+    "LogisticOptimum",
     "Root",
     "argsort",
     "bracketed_root",
     "isotonic_regression",
     "log_normalizer",
     "log_softmax",
+    "logistic_regression",
     "row_sums",
     "run_totals",
     "scaled",

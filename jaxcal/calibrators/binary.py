@@ -1,0 +1,200 @@
+"""What binary calibrators share: how scores, outcomes and weights come in, and how probabilities go out."""
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxcal import checks
+from jaxcal.calibrators.fit import Fit
+from jaxcal.solvers import LogisticOptimum, logistic_regression
+from jaxcal.status import Status
+
+
+class BinaryFit(Fit):
+    """Base of the fitted binary calibrators. A subclass has `_log_pair(score)`: log-probabilities of 0 and of 1.
+
+    That function gets scores in their compute dtype, with the batch axes of the fit in front of the axis of the rows.
+    """
+
+    def __call__(self, score) -> jax.Array:
+        """Calibrated probability of outcome 1.
+
+        Args:
+            score: `(..., n)`, or a number for a single fit; the batch shape of the fit broadcasts against the leading
+                axes.
+
+        Returns:
+            Probabilities of the broadcast shape, in the dtype of the scores. NaN for NaN scores and failed lanes; an
+            eager call raises `ValueError` if nothing is usable.
+        """
+        return self._apply(score, lambda log_0, log_1: jnp.exp(log_1))
+
+    def log_probabilities(self, score) -> jax.Array:
+        """Log-probabilities of outcome 0 and 1, `(..., n, 2)`, each without cancellation; -inf for certain ones."""
+        return self._apply(score, lambda *pair: jnp.stack(pair, axis=-1))
+
+    def _apply(self, score, finish):
+        score = checks.as_floats(score, "score")
+        batch = jnp.shape(self.status)
+        if batch and score.ndim == 0:
+            raise ValueError(f"a stack of fits {batch} needs scores (..., n), got a number")
+        try:
+            np.broadcast_shapes(batch, score.shape[:-1])
+        except ValueError as error:
+            raise ValueError(f"fits of batch shape {batch} do not broadcast against scores {score.shape}") from error
+        pair = self._log_pair(score.astype(checks.compute_dtype(score)))
+        failed = jnp.asarray(self.status) >= Status.NOT_CONVERGED
+        failed = failed[..., None] if batch else failed
+        result = finish(*(jnp.where(failed | jnp.isnan(score), jnp.nan, a).astype(score.dtype) for a in pair))
+        if not checks.is_traced(result) and result.size and np.isnan(result).all():
+            self.check()
+            raise ValueError(
+                f"{type(self).__name__}: scores must not be NaN, got {checks.first(score, np.isnan(score))}"
+            )
+        return result
+
+    def _log_pair(self, score) -> tuple[jax.Array, jax.Array]:
+        raise NotImplementedError
+
+
+class Rows(NamedTuple):
+    """Rows of a binary data set in the dtype of the work; those that are absent or invalid weigh 0 and hold 0."""
+
+    score: jax.Array  # (..., n)
+    outcome: jax.Array  # (..., n), 0 or 1
+    weight: jax.Array  # (..., n), >= 0
+    ok: jax.Array  # (...), whether the lane is valid
+
+
+def prepare_binary(score, outcomes, weights, call: str):
+    """Static checks of `(score, outcomes, weights)`, each `(..., n)`."""
+    score, outcomes = checks.as_floats(score, "score"), checks.as_array(outcomes, "outcomes")
+    if jnp.issubdtype(outcomes.dtype, jnp.complexfloating):
+        raise TypeError(f"outcomes must be 0 or 1, got dtype {outcomes.dtype}")
+    if score.ndim == 0 or score.size == 0:
+        raise ValueError(f"{call}: score must have shape (..., n) and not be empty, got {score.shape}")
+    if outcomes.ndim == 0 or outcomes.shape[-1] != score.shape[-1]:
+        raise ValueError(
+            f"{call}: outcomes must have shape (..., n) with the n of score, got score {score.shape} and outcomes "
+            f"{outcomes.shape}; logits (n, 2) are no scores: pass z[..., 1] - z[..., 0], of which "
+            "jaxcal.binary_logits is the inverse, or fit logits by jaxcal.one_vs_rest"
+        )
+    try:
+        rows = np.broadcast_shapes(score.shape, outcomes.shape)
+    except ValueError as error:
+        raise ValueError(
+            f"{call}: the leading axes of score {score.shape} and outcomes {outcomes.shape} do not broadcast"
+        ) from error
+    return score, outcomes, checks.as_weights(weights, rows, checks.compute_dtype(score), "score")
+
+
+def clean_rows(score, outcomes, weights, *, finite: bool = False) -> Rows:
+    """For the compiled part of a fit: invalid rows marked, leading axes aligned and broadcast.
+
+    Infinite scores are invalid with `finite`; else what they mean is for the calibrator to say.
+    """
+    dtype = checks.compute_dtype(score)
+    ndim = max(a.ndim for a in (score, outcomes, weights) if a is not None)
+    s, y, w = checks.align(ndim, score.astype(dtype), outcomes.astype(dtype), weights)
+    w = jnp.ones(s.shape[-1:], dtype) if w is None else w
+    s, y, w = jnp.broadcast_arrays(s, y, w)
+    valid = (jnp.isfinite(s) if finite else ~jnp.isnan(s)) & ((y == 0) | (y == 1))
+    ok = jnp.all(valid | ~(w > 0), axis=-1) & jnp.all((w >= 0) & (w < jnp.inf), axis=-1) & jnp.any(w > 0, axis=-1)
+    present = valid & (w > 0) & (w < jnp.inf)
+    return Rows(jnp.where(present, s, 0), jnp.where(present, y, 0), jnp.where(present, w, 0), ok)
+
+
+def report_binary(fit, score, outcomes, weights, call: str):
+    """`fit`, after an eager call whose every lane failed on its input has raised and named the row."""
+    if checks.is_traced(fit):
+        return fit
+    failed = np.asarray(fit.status) == Status.INVALID_INPUT
+    checks.raise_if_unusable(failed, lambda: f"{call}: {_explain(score, outcomes, weights)}")
+    return fit
+
+
+def _explain(score, outcomes, weights) -> str:
+    s, w = np.asarray(score).astype(np.float64), 1 if weights is None else np.asarray(weights)
+    fault = checks.find_event_fault(np.zeros(s.shape), outcomes, weights)
+    if fault is not None:
+        return fault
+    bad = ~np.isfinite(s) & (w > 0)
+    bad = np.isnan(s) & (w > 0) if (np.isnan(s) & (w > 0)).any() else bad
+    if bad.any():
+        return f"score must be a finite number, got {checks.first(np.broadcast_to(s, bad.shape), bad)}"
+    return "scores or weights overflow"
+
+
+def log_sigmoids(log_odds: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Log-probabilities of outcome 0 and 1, neither of which cancels."""
+    return jax.nn.log_sigmoid(-log_odds), jax.nn.log_sigmoid(log_odds)
+
+
+def by_lane(value: jax.Array, score: jax.Array) -> jax.Array:
+    """A parameter of the fits with an axis for the rows, in the dtype of the scores."""
+    value = jnp.asarray(value)
+    return (value[..., None] if value.ndim else value).astype(score.dtype)
+
+
+def fit_log_odds(features: Callable, score, outcomes, weights, *, not_negative=None, ridge=None):
+    """Logistic regression on features of the log-odds, for the compiled part of a fit: `(optimum, status)`.
+
+    Certain forecasts that came true drop out. Of the features that are marked `not_negative` the coefficients are at
+    least 0: if those of the free optimum are not, some are 0, and all choices of them are tried.
+    """
+    s, y, w, ok = clean_rows(score, outcomes, weights)
+    certain = jnp.isinf(s)
+    impossible = jnp.any(certain & ((s > 0) != (y == 1)) & (w > 0), axis=-1)
+    w = jnp.where(certain, 0, w)
+    some = jnp.any(w > 0, axis=-1)
+    x = features(jnp.where(certain, 0, s))
+    active = ok & ~impossible & some
+    found = _constrained(x, y, w, active, not_negative) if not_negative else _free(x, y, w, active, ridge)
+    status = status_of(found, ok)
+    status = jnp.where(some, status, Status.NOT_IDENTIFIED)
+    status = jnp.where(impossible, Status.IMPOSSIBLE_EVENT, status)
+    status = jnp.where(ok, status, Status.INVALID_INPUT).astype(jnp.int32)
+    mark = jnp.where(status < Status.NOT_CONVERGED, 1, jnp.nan).astype(s.dtype)
+    return found._replace(coefficients=found.coefficients * mark[..., None], risk=found.risk * mark), status
+
+
+def status_of(found: LogisticOptimum, ok) -> jax.Array:
+    """Status of a logistic regression; `ok` says which lanes are valid."""
+    status = jnp.where(found.identified, Status.CONVERGED, Status.NOT_IDENTIFIED)
+    status = jnp.where(found.separated, Status.AT_UPPER_BOUND, status)
+    status = jnp.where(found.converged, status, Status.NOT_CONVERGED)
+    return jnp.where(ok, status, Status.INVALID_INPUT).astype(jnp.int32)
+
+
+def _free(x, y, w, active, ridge):
+    found = logistic_regression(x, y, w, active, jnp.ones((*active.shape, len(x)), bool), ridge)
+    return found if ridge is None else found._replace(identified=jnp.ones_like(found.identified))
+
+
+def _constrained(x, y, w, active, not_negative):
+    """The best of the optima on faces of the cone that lie in it, which is that of the cone."""
+    d = len(x)
+    choices = itertools.product(*((True, False) if sign else (True,) for sign in not_negative))
+    used = jnp.asarray(list(choices))  # all features first
+
+    def look(best, used):
+        found = logistic_regression(x, y, w, active & ~best[1], jnp.broadcast_to(used, (*active.shape, d)))
+        inside = jnp.all((found.coefficients >= 0) | ~jnp.asarray(not_negative), axis=-1)
+        better = active & ~best[1] & inside & (found.risk < best[2])
+        pick = lambda new, old: jnp.where(better[(...,) + (None,) * (new.ndim - better.ndim)], new, old)  # noqa: E731
+        chosen = jax.tree.map(pick, found, best[0])
+        # a free optimum that lies inside ends the search
+        return (chosen, best[1] | (jnp.all(used) & inside), jnp.where(better, found.risk, best[2])), found.identified
+
+    zero = jnp.zeros(active.shape, y.dtype)
+    none = jnp.zeros(active.shape, bool)
+    nothing = LogisticOptimum(
+        jnp.zeros((*active.shape, d), y.dtype), zero, zero, none.astype(jnp.int32), none, none, none
+    )
+    (best, *_), identified = lax.scan(look, (nothing, none, jnp.full_like(zero, jnp.inf)), used)
+    return best._replace(identified=identified[0])
