@@ -60,8 +60,8 @@ def fit_quadratic(score, outcomes, *, weights=None, ridge: float = 0.0) -> Quadr
         >>> import jaxcal
         >>> p = jnp.array([0.05, 0.12, 0.21, 0.30, 0.38, 0.47, 0.55, 0.68, 0.79, 0.93])
         >>> fit = jaxcal.fit_quadratic(jaxcal.log_odds(p), jnp.array([0, 0, 1, 0, 0, 1, 1, 0, 1, 1]))
-        >>> print(fit.coefficients.round(3))
-        [ 0.303  0.939 -0.015]
+        >>> [f"{c:.3f}" for c in fit.coefficients]
+        ['0.303', '0.939', '-0.015']
 
     References:
         Berta, Holzmueller, Jordan and Bach, "Structured matrix scaling for multi-class calibration", 2025.
