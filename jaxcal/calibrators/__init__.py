@@ -1,18 +1,32 @@
 """Post-hoc calibrators: fit on held-out data, then call on logits."""
 
 from jaxcal.calibrators.fit import load as load
+from jaxcal.calibrators.histogram import HistogramFit as HistogramFit
+from jaxcal.calibrators.histogram import fit_histogram as fit_histogram
+from jaxcal.calibrators.isotonic import IsotonicFit as IsotonicFit
+from jaxcal.calibrators.isotonic import fit_isotonic as fit_isotonic
+from jaxcal.calibrators.isotonic import isotonic_regression as isotonic_regression
 from jaxcal.calibrators.laplace import LaplaceFit as LaplaceFit
 from jaxcal.calibrators.laplace import laplace as laplace
 from jaxcal.calibrators.one_vs_rest import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators.one_vs_rest import one_vs_rest as one_vs_rest
 from jaxcal.calibrators.temperature import TemperatureFit as TemperatureFit
 from jaxcal.calibrators.temperature import fit_temperature as fit_temperature
+from jaxcal.calibrators.venn_abers import VennAbersFit as VennAbersFit
+from jaxcal.calibrators.venn_abers import fit_venn_abers as fit_venn_abers
 
 __all__ = [
+    "HistogramFit",
+    "IsotonicFit",
     "LaplaceFit",
     "OneVsRestFit",
     "TemperatureFit",
+    "VennAbersFit",
+    "fit_histogram",
+    "fit_isotonic",
     "fit_temperature",
+    "fit_venn_abers",
+    "isotonic_regression",
     "laplace",
     "load",
     "one_vs_rest",

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcal.metrics.binned import bin_by, bin_rule
+from jaxcal.metrics.binned import bin_by
 from jaxcal.metrics.events import as_events, report
-from jaxcal.solvers import sort
+from jaxcal.solvers import bin_rule, sort
 
 
 @jax.tree_util.register_dataclass
