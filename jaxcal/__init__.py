@@ -3,15 +3,22 @@
 from jaxcal.bootstrap import BootstrapResult as BootstrapResult
 from jaxcal.bootstrap import bootstrap as bootstrap
 from jaxcal.calibrators import BetaFit as BetaFit
+from jaxcal.calibrators import HistogramFit as HistogramFit
+from jaxcal.calibrators import IsotonicFit as IsotonicFit
 from jaxcal.calibrators import LaplaceFit as LaplaceFit
 from jaxcal.calibrators import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators import PlattFit as PlattFit
 from jaxcal.calibrators import QuadraticFit as QuadraticFit
 from jaxcal.calibrators import TemperatureFit as TemperatureFit
+from jaxcal.calibrators import VennAbersFit as VennAbersFit
 from jaxcal.calibrators import fit_beta as fit_beta
+from jaxcal.calibrators import fit_histogram as fit_histogram
+from jaxcal.calibrators import fit_isotonic as fit_isotonic
 from jaxcal.calibrators import fit_platt as fit_platt
 from jaxcal.calibrators import fit_quadratic as fit_quadratic
 from jaxcal.calibrators import fit_temperature as fit_temperature
+from jaxcal.calibrators import fit_venn_abers as fit_venn_abers
+from jaxcal.calibrators import isotonic_regression as isotonic_regression
 from jaxcal.calibrators import laplace as laplace
 from jaxcal.calibrators import load as load
 from jaxcal.calibrators import one_vs_rest as one_vs_rest
@@ -86,7 +93,9 @@ __all__ = [
     "CorpCurve",
     "CorpDecomposition",
     "Decomposition",
+    "HistogramFit",
     "Interval",
+    "IsotonicFit",
     "LaplaceFit",
     "MurphyDecomposition",
     "OneVsRestFit",
@@ -99,6 +108,7 @@ __all__ = [
     "SweepResult",
     "TemperatureFit",
     "TestResult",
+    "VennAbersFit",
     "accuracy",
     "ace",
     "auroc",
@@ -119,11 +129,15 @@ __all__ = [
     "ece",
     "ece_sweep",
     "fit_beta",
+    "fit_histogram",
+    "fit_isotonic",
     "fit_platt",
     "fit_quadratic",
     "fit_temperature",
+    "fit_venn_abers",
     "half_brier_loss",
     "ici",
+    "isotonic_regression",
     "kolmogorov_smirnov_calibration",
     "laplace",
     "load",

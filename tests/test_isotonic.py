@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
+import jaxcal
 from jaxcal.solvers import isotonic_regression
 
 N = 40
@@ -125,3 +126,49 @@ def test_derivatives(argument, x64):
     slope = jax.jit(jax.grad(scalar))
     differences = np.stack([(slope(x.at[i].add(h)) - slope(x.at[i].add(-h))) / (2 * h) for i in range(N)], -1)
     np.testing.assert_allclose(second, differences, atol=1e-7)
+
+
+# --- the public function ---
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_public_function_is_scipys_bit_for_bit_where_sums_are_exact(seed, x64):
+    rng = np.random.default_rng(seed)
+    values, weights = rng.integers(-64, 65, N) / 8, rng.integers(1, 5, N).astype(float)
+    for w in (None, weights):
+        result = jaxcal.isotonic_regression(values, weights=w)
+        expected = scipy.optimize.isotonic_regression(values, weights=w).x
+        # a block mean is one division of exact sums, in either precision
+        np.testing.assert_array_equal(result, expected.astype(result.dtype))
+        negated = -jaxcal.isotonic_regression(-values, weights=w)
+        decreasing = scipy.optimize.isotonic_regression(values, weights=w, increasing=False).x
+        np.testing.assert_array_equal(negated, decreasing.astype(result.dtype))
+    if x64:
+        values, weights = rng.normal(size=N), rng.uniform(0.1, 2, N)
+        expected = scipy.optimize.isotonic_regression(values, weights=weights).x
+        np.testing.assert_allclose(jaxcal.isotonic_regression(values, weights=weights), expected, rtol=0, atol=1e-12)
+
+
+def test_public_function_checks_its_arguments():
+    values = np.ones(N, np.float32)
+    bad = values.copy()
+    bad[3] = np.nan
+    with pytest.raises(ValueError, match="values must be finite, got nan in row 3"):
+        jaxcal.isotonic_regression(bad)
+    with pytest.raises(ValueError, match="weights must be finite and >= 0, got -1.0 in row 2"):
+        jaxcal.isotonic_regression(values, weights=np.where(np.arange(N) == 2, -1.0, 1))
+    with pytest.raises(ValueError, match="all zero"):
+        jaxcal.isotonic_regression(values, weights=np.zeros(N))
+    with pytest.raises(ValueError, match="not be empty"):
+        jaxcal.isotonic_regression(np.zeros((3, 0)))
+    with pytest.raises(ValueError, match="weights must have shape"):
+        jaxcal.isotonic_regression(values, weights=np.ones(N - 1))
+    with pytest.raises(TypeError, match="floating point"):
+        jaxcal.isotonic_regression(np.arange(N))
+    both = jaxcal.isotonic_regression(np.stack([bad, values]))
+    assert np.isnan(both[0]).all() and (both[1] == 1).all()
+    absent = jaxcal.isotonic_regression(bad, weights=~np.isnan(bad))
+    np.testing.assert_array_equal(absent, values)
+    assert jaxcal.isotonic_regression(jnp.ones(N, jnp.bfloat16)).dtype == jnp.bfloat16
+    lanes = jaxcal.isotonic_regression(np.arange(N, 0, -1.0), weights=np.ones((2, N)))
+    np.testing.assert_array_equal(lanes, np.full((2, N), (N + 1) / 2))

@@ -3,6 +3,11 @@
 from jaxcal.calibrators.beta import BetaFit as BetaFit
 from jaxcal.calibrators.beta import fit_beta as fit_beta
 from jaxcal.calibrators.fit import load as load
+from jaxcal.calibrators.histogram import HistogramFit as HistogramFit
+from jaxcal.calibrators.histogram import fit_histogram as fit_histogram
+from jaxcal.calibrators.isotonic import IsotonicFit as IsotonicFit
+from jaxcal.calibrators.isotonic import fit_isotonic as fit_isotonic
+from jaxcal.calibrators.isotonic import isotonic_regression as isotonic_regression
 from jaxcal.calibrators.laplace import LaplaceFit as LaplaceFit
 from jaxcal.calibrators.laplace import laplace as laplace
 from jaxcal.calibrators.one_vs_rest import OneVsRestFit as OneVsRestFit
@@ -13,18 +18,27 @@ from jaxcal.calibrators.quadratic import QuadraticFit as QuadraticFit
 from jaxcal.calibrators.quadratic import fit_quadratic as fit_quadratic
 from jaxcal.calibrators.temperature import TemperatureFit as TemperatureFit
 from jaxcal.calibrators.temperature import fit_temperature as fit_temperature
+from jaxcal.calibrators.venn_abers import VennAbersFit as VennAbersFit
+from jaxcal.calibrators.venn_abers import fit_venn_abers as fit_venn_abers
 
 __all__ = [
     "BetaFit",
+    "HistogramFit",
+    "IsotonicFit",
     "LaplaceFit",
     "OneVsRestFit",
     "PlattFit",
     "QuadraticFit",
     "TemperatureFit",
+    "VennAbersFit",
     "fit_beta",
+    "fit_histogram",
+    "fit_isotonic",
     "fit_platt",
     "fit_quadratic",
     "fit_temperature",
+    "fit_venn_abers",
+    "isotonic_regression",
     "laplace",
     "load",
     "one_vs_rest",

@@ -32,13 +32,13 @@ class BinaryFit(Fit):
             Probabilities of the broadcast shape, in the dtype of the scores. NaN for NaN scores and failed lanes; an
             eager call raises `ValueError` if nothing is usable.
         """
-        return self._apply(score, lambda log_0, log_1: jnp.exp(log_1))
+        return self._apply(self._log_pair, score, lambda log_0, log_1: jnp.exp(log_1))
 
     def log_probabilities(self, score) -> jax.Array:
         """Log-probabilities of outcome 0 and 1, `(..., n, 2)`, each without cancellation; -inf for certain ones."""
-        return self._apply(score, lambda *pair: jnp.stack(pair, axis=-1))
+        return self._apply(self._log_pair, score, lambda *pair: jnp.stack(pair, axis=-1))
 
-    def _apply(self, score, finish):
+    def _apply(self, evaluate, score, finish):
         score = checks.as_floats(score, "score")
         batch = jnp.shape(self.status)
         if batch and score.ndim == 0:
@@ -47,7 +47,7 @@ class BinaryFit(Fit):
             np.broadcast_shapes(batch, score.shape[:-1])
         except ValueError as error:
             raise ValueError(f"fits of batch shape {batch} do not broadcast against scores {score.shape}") from error
-        pair = self._log_pair(score.astype(checks.compute_dtype(score)))
+        pair = evaluate(score.astype(checks.compute_dtype(score)))
         failed = jnp.asarray(self.status) >= Status.NOT_CONVERGED
         failed = failed[..., None] if batch else failed
         result = finish(*(jnp.where(failed | jnp.isnan(score), jnp.nan, a).astype(score.dtype) for a in pair))

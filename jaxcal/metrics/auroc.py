@@ -7,8 +7,7 @@ from jax import lax
 
 from jaxcal import checks
 from jaxcal.metrics.events import as_events
-from jaxcal.metrics.groups import runs
-from jaxcal.solvers import argsort, run_totals, total
+from jaxcal.solvers import argsort, run_totals, runs, total
 
 
 def auroc(scores, y, *, weights=None) -> jax.Array:

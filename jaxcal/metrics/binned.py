@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxcal import checks
 from jaxcal.metrics.events import Events, as_events, clean, report
-from jaxcal.solvers import argsort, segment_totals
+from jaxcal.solvers import argsort, bin_rule, mass_bin, segment_totals
 
 _NORMS = ("l1", "l2", "max")
 
@@ -102,19 +102,6 @@ def require_norm(norm: str) -> None:
         raise ValueError(f"norm must be one of {_NORMS}, got {norm!r}")
 
 
-def bin_rule(bins, num_bins: int) -> tuple:
-    """A hashable description of the bins: ("mass", b) or ("edges", e_0, ..., e_b)."""
-    if isinstance(bins, str):
-        num_bins = checks.require_count(num_bins, "num_bins", 1)
-        if bins not in ("width", "mass"):
-            raise ValueError(f'bins must be "width", "mass" or a sequence of edges, got {bins!r}')
-        return ("mass", num_bins) if bins == "mass" else ("edges", *(np.arange(num_bins + 1) / num_bins).tolist())
-    edges = np.asarray(bins, np.float64)
-    if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or edges[-1] != 1 or not (np.diff(edges) > 0).all():
-        raise ValueError(f"edges must increase strictly from 0 to 1, got {edges.tolist()}")
-    return ("edges", *edges.tolist())
-
-
 def assign(p: jax.Array, weights: jax.Array | None, rule: tuple) -> tuple[jax.Array, int]:
     """Bin of each probability and the number of bins. For "mass" p and weights must have the same batch shape."""
     if rule[0] == "mass":
@@ -151,15 +138,6 @@ def _mass_bin(p, weights, num_bins):
     bin_sorted = mass_bin(smaller, jnp.sum(sorted_w, axis=-1, keepdims=True), num_bins)
     inverse = argsort(order)
     return jnp.take_along_axis(bin_sorted, inverse, axis=-1)
-
-
-def mass_bin(smaller, mass, num_bins):
-    """floor(num_bins * smaller / mass), int32: the bin of a score with the weight `smaller`, of `mass`, below it."""
-    rank = num_bins * smaller
-    below = jnp.floor(rank / mass)
-    # compilers divide by a multiplication, 147 / 147 < 1; products of counts are exact
-    below = below + ((below + 1) * mass <= rank) - (below * mass > rank)
-    return jnp.clip(below, 0, num_bins - 1).astype(jnp.int32)
 
 
 def bin_by(p, y, weights, rule: tuple, *, whole: bool = False) -> tuple[Events, Callable[[jax.Array], jax.Array]]:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from jaxcal.metrics.binned import bin_by, bin_rule
+from jaxcal.metrics.binned import bin_by
 from jaxcal.metrics.events import as_events, report
+from jaxcal.solvers import bin_rule
 
 _ESTIMATORS = ("kumar", "u", "tcal")
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxcal.metrics.events import Events
-from jaxcal.solvers import argsort, run_totals, sort
+from jaxcal.solvers import argsort, run_totals, runs, sort
 
 
 class Groups(NamedTuple):
@@ -76,12 +76,6 @@ def _count(p, y):
 
 def _take(values, order):
     return jnp.take_along_axis(values, order, axis=-1)
-
-
-def runs(p):
-    """Number of the group of each row of sorted scores, from 0."""
-    new = jnp.concatenate([jnp.zeros_like(p[..., :1], jnp.int32), (p[..., 1:] != p[..., :-1]).astype(jnp.int32)], -1)
-    return lax.cumsum(new, axis=new.ndim - 1)
 
 
 def _scores(p, run):

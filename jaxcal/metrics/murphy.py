@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from jaxcal.metrics.binned import assign, bin_rule
+from jaxcal.metrics.binned import assign
 from jaxcal.metrics.events import as_events, clean, report
-from jaxcal.solvers import segment_totals, total
+from jaxcal.solvers import bin_rule, segment_totals, total
 
 
 @jax.tree_util.register_dataclass

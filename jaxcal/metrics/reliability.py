@@ -9,9 +9,9 @@ import numpy as np
 from jax import lax
 
 from jaxcal import checks
-from jaxcal.metrics.binned import bin_by, bin_rule
+from jaxcal.metrics.binned import bin_by
 from jaxcal.metrics.events import as_events, report
-from jaxcal.solvers import sort
+from jaxcal.solvers import bin_rule, sort
 
 
 @jax.tree_util.register_dataclass

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxcal.metrics.binned import mass_bin, norm_of, require_norm
+from jaxcal.metrics.binned import norm_of, require_norm
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import Groups, group
-from jaxcal.solvers import run_totals
+from jaxcal.solvers import mass_bin, run_totals
 
 # Bins whose frequencies are compared in one step: most sweeps end below it, and a longer one gains nothing.
 _CHUNK = 128

@@ -1,7 +1,10 @@
-"""Numerical building blocks that know no statistics: roots, isotonic fits, softmax, sorting, sums, random bits."""
+"""Numerical building blocks that know no statistics: roots, isotonic fits, softmax, sorting, bins, sums, bits."""
 
+from jaxcal.solvers.bins import bin_rule as bin_rule
+from jaxcal.solvers.bins import mass_bin as mass_bin
 from jaxcal.solvers.bits import scaled_to as scaled_to
 from jaxcal.solvers.bits import threefry as threefry
+from jaxcal.solvers.inserted import inserted_steps as inserted_steps
 from jaxcal.solvers.isotonic import isotonic_regression as isotonic_regression
 from jaxcal.solvers.logistic import LogisticOptimum as LogisticOptimum
 from jaxcal.solvers.logistic import logistic_regression as logistic_regression
@@ -15,6 +18,7 @@ from jaxcal.solvers.softmax import shifted as shifted
 from jaxcal.solvers.sort import argsort as argsort
 from jaxcal.solvers.sort import sort as sort
 from jaxcal.solvers.sums import run_totals as run_totals
+from jaxcal.solvers.sums import runs as runs
 from jaxcal.solvers.sums import segment_totals as segment_totals
 from jaxcal.solvers.sums import total as total
 
@@ -22,13 +26,17 @@ __all__ = [
     "LogisticOptimum",
     "Root",
     "argsort",
+    "bin_rule",
     "bracketed_root",
+    "inserted_steps",
     "isotonic_regression",
     "log_normalizer",
     "log_softmax",
     "logistic_regression",
+    "mass_bin",
     "row_sums",
     "run_totals",
+    "runs",
     "scaled",
     "scaled_to",
     "segment_totals",

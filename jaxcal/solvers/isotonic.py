@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from jaxcal.solvers.sums import run_totals
+from jaxcal.solvers.sums import add_pairs, run_totals
 
 
 def isotonic_regression(values: jax.Array, weights: jax.Array) -> jax.Array:
@@ -59,7 +59,7 @@ def _pool(values, weights):
         def merge(block):
             other, _, _, *own = block
             parts = [a[other] for a in sums]
-            own = (*_add(*own[:2], *parts[:2]), *_add(*own[2:], *parts[2:]))
+            own = (*add_pairs(*own[:2], *parts[:2]), *add_pairs(*own[2:], *parts[2:]))
             return before[other], other, mean(*own), *own
 
         v, w = values[i], weights[i]
@@ -86,15 +86,6 @@ def _pool(values, weights):
 def _(size, batched, *lanes):
     lanes = [a if b else jnp.broadcast_to(a, (size, *a.shape)) for a, b in zip(lanes, batched, strict=True)]
     return lax.map(lambda lane: _pool(*lane), lanes), (True, True)
-
-
-def _add(a, a_rest, b, b_rest):
-    """Sum of two numbers, each stored as what fits the dtype and the remainder."""
-    high = a + b
-    part = high - a
-    rest = (a - (high - part)) + (b - part) + (a_rest + b_rest)
-    total = high + rest  # the remainder must stay small, or its own rounding adds up
-    return total, rest - (total - high)
 
 
 @jax.custom_jvp

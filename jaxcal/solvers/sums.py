@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 # 64 partial sums: the rounding error of a running float32 sum grows with its length, and 64 interleaved ones cut it by
 # that factor; more gain nothing at n < 1e7, where the error already is that of the terms.
@@ -60,6 +61,19 @@ def segment_totals(values: jax.Array, segment: jax.Array, num_segments: int) -> 
     return flat.reshape(*values.shape[:-1], num_segments)
 
 
+def runs(ordered: jax.Array) -> jax.Array:
+    """Number of the run of equal values that each entry of the last axis is in, from 0; int32.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> runs(jnp.array([0.1, 0.1, 0.4, 0.7, 0.7])).tolist()
+        [0, 0, 1, 2, 2]
+    """
+    first = jnp.zeros_like(ordered[..., :1], jnp.int32)
+    new = jnp.concatenate([first, (ordered[..., 1:] != ordered[..., :-1]).astype(jnp.int32)], -1)
+    return lax.cumsum(new, axis=new.ndim - 1)
+
+
 def run_totals(values: jax.Array, run: jax.Array, num_runs: int) -> jax.Array:
     """Sum of `values` over each run of equal `run` (non-decreasing from 0); `(..., n)` twice to `(..., num_runs)`.
 
@@ -79,3 +93,12 @@ def run_totals(values: jax.Array, run: jax.Array, num_runs: int) -> jax.Array:
         owner = jax.vmap(lambda r, p: jnp.full(num_parts, num_runs, r.dtype).at[p].set(r, indices_are_sorted=True))
         values, run = add(num_parts)(values, part), owner(run, part)
     return add(num_runs)(values, run).reshape(*shape[:-1], num_runs)
+
+
+def add_pairs(a, a_rest, b, b_rest):
+    """Sum of two numbers, each stored as what fits the dtype and the remainder."""
+    high = a + b
+    part = high - a
+    rest = (a - (high - part)) + (b - part) + (a_rest + b_rest)
+    total = high + rest  # the remainder must stay small, or its own rounding adds up
+    return total, rest - (total - high)
