@@ -298,14 +298,15 @@ def _resample(product, squares, noise, w, weighted, poison, key, num_resamples) 
     poison = jnp.where(n <= MOST_DRAWS, poison, jnp.nan)
     count = jnp.where(n <= MOST_DRAWS, w, 1).astype(jnp.int32) if weighted else None
 
-    def exceeds(words):
-        c = multinomial(words[None], w.size, count)[0].astype(w.dtype)
+    def exceeds(c):
         d = c - w
         return (total(d * product(d)) + total(c * (2 * means - squares)) - constant) / n >= statistic
 
-    # resamples of a batch share one pass over the kernel
+    # resamples of a batch share one pass over the kernel; spare ones of the last batch are not counted
     num_batches = -(-num_resamples * w.size // _BLOCK)
-    words = jax.random.bits(key, (num_resamples, 2), jnp.uint32)
-    exceed = lax.map(exceeds, words, batch_size=-(-num_resamples // num_batches))
+    size = -(-num_resamples // num_batches)
+    words = jax.random.bits(key, (num_batches * size, 2), jnp.uint32).reshape(num_batches, size, 2)
+    batch = lambda words: jax.vmap(exceeds)(multinomial(words, w.size, count).astype(w.dtype))  # noqa: E731
+    exceed = lax.map(batch, words).reshape(-1)[:num_resamples]
     p_value = (1 + jnp.sum(exceed)) / (1 + num_resamples) + 0 * statistic
     return TestResult(statistic * poison, p_value * poison, total(w * noise) >= _LEAST_NOISE)
