@@ -112,6 +112,24 @@ def as_weights(weights, shape: tuple[int, ...], dtype, name: str = "logits") -> 
     return array.astype(dtype)
 
 
+def as_binary(values, outcomes, weights, *, name: str, outcomes_name: str, remedy: str):
+    """A binary data set: floating `values` and `outcomes` `(..., n)`, weights or None. `remedy` ends the error for
+    what has another shape."""
+    values, outcomes = as_floats(values, name), as_array(outcomes, outcomes_name)
+    if jnp.issubdtype(outcomes.dtype, jnp.complexfloating):
+        raise TypeError(f"{outcomes_name} must be 0 or 1, got dtype {outcomes.dtype}")
+    if values.ndim == 0 or values.size == 0:
+        raise ValueError(f"{name} must have shape (..., n) and not be empty, got {values.shape}")
+    shapes = f"{name} {values.shape} and {outcomes_name} {outcomes.shape}"
+    if outcomes.ndim == 0 or outcomes.shape[-1] != values.shape[-1]:
+        raise ValueError(f"{outcomes_name} must have shape (..., n) with the n of {name}, got {shapes}; {remedy}")
+    try:
+        rows = np.broadcast_shapes(values.shape, outcomes.shape)
+    except ValueError as error:
+        raise ValueError(f"the leading axes of {shapes} do not broadcast") from error
+    return values, outcomes, as_weights(weights, rows, compute_dtype(values), name)
+
+
 def _broadcast(name: str, array: jax.Array, other: str, rows: tuple[int, ...]) -> None:
     if array.ndim == 0 and rows == ():
         return

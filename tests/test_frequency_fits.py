@@ -39,7 +39,7 @@ def _data(seed=0, lanes=()):
     return score, outcomes, rng.integers(0, 4, (*lanes, N)).astype(float)
 
 
-def _same(a, b, eps):
+def assert_same(a, b, eps):
     for x, y in zip(a, b, strict=True):
         np.testing.assert_allclose(x, y, rtol=16 * eps, atol=16 * eps)
 
@@ -50,7 +50,7 @@ def test_a_weight_is_a_number_of_copies(fit_binary, eps):
     fit = fit_binary(score, outcomes, weights=weights)
     copies = np.repeat(np.arange(N), weights.astype(int))
     order = np.random.default_rng(1).permutation(copies)
-    _same(apply(fit, NEW), apply(fit_binary(score[order], outcomes[order]), NEW), eps)
+    assert_same(apply(fit, NEW), apply(fit_binary(score[order], outcomes[order]), NEW), eps)
 
 
 @every_fit
@@ -81,16 +81,16 @@ def test_lanes(fit_binary, eps):
     alone = [np.stack(parts) for parts in zip(*alone, strict=True)]
     together = fit_binary(score, outcomes, weights=weights)
     assert together.status.shape == together.num_steps.shape == together.gradient_norm.shape == (3,)
-    _same(apply(together, NEW), alone, eps)
+    assert_same(apply(together, NEW), alone, eps)
     mapped = jax.jit(jax.vmap(lambda s, y, w: fit_binary(s, y, weights=w)))(score, outcomes, weights)
-    _same(jax.tree.leaves(mapped), jax.tree.leaves(together), eps)
+    assert_same(jax.tree.leaves(mapped), jax.tree.leaves(together), eps)
     # weights of a bootstrap: one set of scores
     shared = apply(fit_binary(score[0], outcomes[0], weights=weights), np.stack([NEW, NEW, NEW]))
     expected = [apply(fit_binary(score[0], outcomes[0], weights=w), NEW) for w in weights]
-    _same(shared, [np.stack(parts) for parts in zip(*expected, strict=True)], eps)
+    assert_same(shared, [np.stack(parts) for parts in zip(*expected, strict=True)], eps)
     # one fit for several lanes of scores, and for a number
     single = fit_binary(score[0], outcomes[0], weights=weights[0])
-    _same(apply(single, np.stack([NEW, NEW, NEW])), [np.stack([part[0]] * 3) for part in alone], eps)
+    assert_same(apply(single, np.stack([NEW, NEW, NEW])), [np.stack([part[0]] * 3) for part in alone], eps)
     np.testing.assert_array_equal(single(NEW[4]), single(NEW)[4])
 
 

@@ -320,7 +320,7 @@ def _value(data, quantity):
     return np.sqrt(ours()[data][quantity.replace("root ", "")]) if "root " in quantity else ours()[data][quantity]
 
 
-def _close(value, expected, quantity, rtol, x64):
+def assert_close(value, expected, quantity, rtol, x64):
     """Within rtol, the accuracy of smooth_ece as documented, and the rounding of float32 and of small differences."""
     atol = 1e-6 if "smooth_ece" in quantity else 1e-15 if x64 else 1e-6
     np.testing.assert_allclose(value, expected, rtol if x64 else max(rtol, 1e-5), atol, err_msg=quantity)
@@ -329,7 +329,7 @@ def _close(value, expected, quantity, rtol, x64):
 @pytest.mark.parametrize("data", DATA)
 def test_values_are_those_of_the_definitions(data, x64):
     for quantity, value in ours()[data].items():
-        _close(value, defined(data)[quantity], quantity, 1e-10, x64)
+        assert_close(value, defined(data)[quantity], quantity, 1e-10, x64)
 
 
 @pytest.mark.parametrize("data", DATA)
@@ -337,7 +337,7 @@ def test_peers_that_agree(data, x64):
     rows = _rows(data, "equal")
     assert len(rows) > 100
     for row in rows:
-        _close(_value(data, row["quantity"]), float(row["value"]), row["quantity"], float(row["rtol"]), x64)
+        assert_close(_value(data, row["quantity"]), float(row["value"]), row["quantity"], float(row["rtol"]), x64)
 
 
 @pytest.mark.parametrize("data", DATA)
@@ -346,7 +346,7 @@ def test_peers_that_differ(data, x64):
     assert {row["reason"] for row in rows} >= {"grid kernel", "not converged"}
     for row in rows:
         peer, quantity, definition = float(row["value"]), row["quantity"], defined(data)[row["quantity"]]
-        _close(_value(data, quantity), definition, quantity, 1e-10, x64)
+        assert_close(_value(data, quantity), definition, quantity, 1e-10, x64)
         assert abs(peer - definition) > APART * abs(definition), row
 
 

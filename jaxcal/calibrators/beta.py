@@ -76,7 +76,7 @@ def fit_beta(score, outcomes, *, weights=None, variant: str = "abm") -> BetaFit:
     """
     if variant not in _VARIANTS:
         raise ValueError(f"variant must be one of {_VARIANTS}, got {variant!r}")
-    score, outcomes, weights = prepare_binary(score, outcomes, weights, "fit_beta")
+    score, outcomes, weights = prepare_binary(score, outcomes, weights)
     return report_binary(_fit(score, outcomes, weights, variant), score, outcomes, weights, "fit_beta")
 
 

@@ -1,5 +1,6 @@
 """What binary calibrators share: how scores, outcomes and weights come in, and how probabilities go out."""
 
+import abc
 import itertools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,11 +16,8 @@ from jaxcal.solvers import LogisticOptimum, logistic_regression
 from jaxcal.status import Status
 
 
-class BinaryFit(Fit):
-    """Base of the fitted binary calibrators. A subclass has `_log_pair(score)`: log-probabilities of 0 and of 1.
-
-    That function gets scores in their compute dtype, with the batch axes of the fit in front of the axis of the rows.
-    """
+class BinaryFit(Fit, abc.ABC):
+    """Base of the fitted binary calibrators: checks what comes in, marks what failed, and leaves the map to each."""
 
     def __call__(self, score) -> jax.Array:
         """Calibrated probability of outcome 1.
@@ -58,8 +56,9 @@ class BinaryFit(Fit):
             )
         return result
 
+    @abc.abstractmethod
     def _log_pair(self, score) -> tuple[jax.Array, jax.Array]:
-        raise NotImplementedError
+        """Log-probabilities of 0 and of 1, from scores in their compute dtype, the axis of the rows last."""
 
 
 class Rows(NamedTuple):
@@ -71,26 +70,13 @@ class Rows(NamedTuple):
     ok: jax.Array  # (...), whether the lane is valid
 
 
-def prepare_binary(score, outcomes, weights, call: str):
+def prepare_binary(score, outcomes, weights):
     """Static checks of `(score, outcomes, weights)`, each `(..., n)`."""
-    score, outcomes = checks.as_floats(score, "score"), checks.as_array(outcomes, "outcomes")
-    if jnp.issubdtype(outcomes.dtype, jnp.complexfloating):
-        raise TypeError(f"outcomes must be 0 or 1, got dtype {outcomes.dtype}")
-    if score.ndim == 0 or score.size == 0:
-        raise ValueError(f"{call}: score must have shape (..., n) and not be empty, got {score.shape}")
-    if outcomes.ndim == 0 or outcomes.shape[-1] != score.shape[-1]:
-        raise ValueError(
-            f"{call}: outcomes must have shape (..., n) with the n of score, got score {score.shape} and outcomes "
-            f"{outcomes.shape}; logits (n, 2) are no scores: pass z[..., 1] - z[..., 0], of which "
-            "jaxcal.binary_logits is the inverse, or fit logits by jaxcal.one_vs_rest"
-        )
-    try:
-        rows = np.broadcast_shapes(score.shape, outcomes.shape)
-    except ValueError as error:
-        raise ValueError(
-            f"{call}: the leading axes of score {score.shape} and outcomes {outcomes.shape} do not broadcast"
-        ) from error
-    return score, outcomes, checks.as_weights(weights, rows, checks.compute_dtype(score), "score")
+    remedy = (
+        "logits (n, 2) are no scores: pass z[..., 1] - z[..., 0], of which jaxcal.binary_logits is the inverse, or fit "
+        "logits by jaxcal.one_vs_rest"
+    )
+    return checks.as_binary(score, outcomes, weights, name="score", outcomes_name="outcomes", remedy=remedy)
 
 
 def clean_rows(score, outcomes, weights, *, finite: bool = False) -> Rows:

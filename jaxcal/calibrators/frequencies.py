@@ -1,5 +1,6 @@
 """Outcomes counted at each distinct score: what calibrators without a formula are made of."""
 
+import abc
 from typing import NamedTuple
 
 import jax
@@ -13,18 +14,16 @@ from jaxcal.solvers import argsort, run_totals, runs
 
 
 class FrequencyFit(BinaryFit):
-    """Base of the calibrators that return frequencies. A subclass has `_pair(score)`: probabilities of 0 and of 1.
-
-    Each of the pair is a sum over its own outcomes, so that neither is 1 minus the other.
-    """
+    """Base of the calibrators that return frequencies."""
 
     def __call__(self, score) -> jax.Array:
         return self._apply(self._pair, score, lambda zero, one: one)
 
     __call__.__doc__ = BinaryFit.__call__.__doc__
 
+    @abc.abstractmethod
     def _pair(self, score) -> tuple[jax.Array, jax.Array]:
-        raise NotImplementedError
+        """Probabilities of 0 and of 1, each a sum over its own outcomes, so that neither is 1 minus the other."""
 
     def _log_pair(self, score):
         zero, one = self._pair(score)

@@ -84,7 +84,7 @@ def fit_histogram(
         classifiers", ICML 2001.
     """
     rule = bin_rule(bins, num_bins)
-    score, outcomes, weights = prepare_binary(score, outcomes, weights, "fit_histogram")
+    score, outcomes, weights = prepare_binary(score, outcomes, weights)
     return report_binary(_fit(score, outcomes, weights, rule), score, outcomes, weights, "fit_histogram")
 
 

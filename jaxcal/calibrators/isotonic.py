@@ -105,7 +105,7 @@ def fit_isotonic(
         raise ValueError(f"variant must be one of {_VARIANTS}, got {variant!r}")
     if variant is not None and interpolate == "step":
         raise ValueError(f'variant {variant!r} is a way to interpolate; it goes with interpolate="linear" only')
-    score, outcomes, weights = prepare_binary(score, outcomes, weights, "fit_isotonic")
+    score, outcomes, weights = prepare_binary(score, outcomes, weights)
     fit = _fit(score, outcomes, weights, interpolate, variant)
     return report_binary(fit, score, outcomes, weights, "fit_isotonic")
 

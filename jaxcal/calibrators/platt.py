@@ -87,7 +87,7 @@ def fit_platt(score, outcomes, *, weights=None, smooth: bool = True) -> PlattFit
     References:
         Platt, "Probabilistic outputs for support vector machines", 1999. Lin, Lin and Weng, Machine Learning 2007.
     """
-    score, outcomes, weights = prepare_binary(score, outcomes, weights, "fit_platt")
+    score, outcomes, weights = prepare_binary(score, outcomes, weights)
     return report_binary(_fit(score, outcomes, weights, smooth), score, outcomes, weights, "fit_platt")
 
 

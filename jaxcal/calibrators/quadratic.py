@@ -68,7 +68,7 @@ def fit_quadratic(score, outcomes, *, weights=None, ridge: float = 0.0) -> Quadr
     """
     if not 0 <= ridge < float("inf"):
         raise ValueError(f"ridge must be >= 0 and finite, got {ridge}")
-    score, outcomes, weights = prepare_binary(score, outcomes, weights, "fit_quadratic")
+    score, outcomes, weights = prepare_binary(score, outcomes, weights)
     return report_binary(_fit(score, outcomes, weights, float(ridge)), score, outcomes, weights, "fit_quadratic")
 
 

@@ -101,7 +101,7 @@ def fit_venn_abers(score, outcomes, *, weights=None, merge: str = "log") -> Venn
     """
     if merge not in _MERGES:
         raise ValueError(f"merge must be one of {_MERGES}, got {merge!r}")
-    score, outcomes, weights = prepare_binary(score, outcomes, weights, "fit_venn_abers")
+    score, outcomes, weights = prepare_binary(score, outcomes, weights)
     return report_binary(_fit(score, outcomes, weights, merge), score, outcomes, weights, "fit_venn_abers")
 
 

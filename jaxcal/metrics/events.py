@@ -34,23 +34,11 @@ class Events(NamedTuple):
 
 def as_events(p, y, weights, *, name: str = "p"):
     """Static checks of a binary data set: probabilities (or scores, by their `name`) and outcomes `(..., n)`."""
-    p = checks.as_floats(p, name)
-    y = checks.as_array(y, "y")
-    if jnp.issubdtype(y.dtype, jnp.complexfloating):
-        raise TypeError(f"y must be 0 or 1, got dtype {y.dtype}")
-    if p.ndim == 0 or p.size == 0:
-        raise ValueError(f"{name} must have shape (..., n) and not be empty, got {p.shape}")
-    if y.ndim == 0 or y.shape[-1] != p.shape[-1]:
-        raise ValueError(
-            f"y must have shape (..., n) with the n of {name}, got {name} {p.shape} and y {y.shape}; of probabilities "
-            "(n, 2) take the column of the event, p[:, 1]; logits (n, k), of probabilities those of "
-            "jaxcal.logits_from_probs, become an event by jaxcal.top_label, class_wise or binary_event"
-        )
-    try:
-        rows = np.broadcast_shapes(p.shape, y.shape)
-    except ValueError as error:
-        raise ValueError(f"the leading axes of {name} {p.shape} and y {y.shape} do not broadcast") from error
-    return p, y, checks.as_weights(weights, rows, checks.compute_dtype(p), name)
+    remedy = (
+        "of probabilities (n, 2) take the column of the event, p[:, 1]; logits (n, k), of probabilities those of "
+        "jaxcal.logits_from_probs, become an event by jaxcal.top_label, class_wise or binary_event"
+    )
+    return checks.as_binary(p, y, weights, name=name, outcomes_name="y", remedy=remedy)
 
 
 def clean(p, y, weights, *, whole: bool = False) -> Events:
