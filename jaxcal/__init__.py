@@ -3,20 +3,30 @@
 from jaxcal.bootstrap import BootstrapResult as BootstrapResult
 from jaxcal.bootstrap import bootstrap as bootstrap
 from jaxcal.calibrators import BetaFit as BetaFit
+from jaxcal.calibrators import DirichletFit as DirichletFit
 from jaxcal.calibrators import HistogramFit as HistogramFit
 from jaxcal.calibrators import IsotonicFit as IsotonicFit
 from jaxcal.calibrators import LaplaceFit as LaplaceFit
+from jaxcal.calibrators import MatrixScalingFit as MatrixScalingFit
 from jaxcal.calibrators import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators import PlattFit as PlattFit
 from jaxcal.calibrators import QuadraticFit as QuadraticFit
+from jaxcal.calibrators import StructuredMatrixFit as StructuredMatrixFit
+from jaxcal.calibrators import StructuredVectorFit as StructuredVectorFit
 from jaxcal.calibrators import TemperatureFit as TemperatureFit
+from jaxcal.calibrators import VectorScalingFit as VectorScalingFit
 from jaxcal.calibrators import VennAbersFit as VennAbersFit
 from jaxcal.calibrators import fit_beta as fit_beta
+from jaxcal.calibrators import fit_dirichlet as fit_dirichlet
 from jaxcal.calibrators import fit_histogram as fit_histogram
 from jaxcal.calibrators import fit_isotonic as fit_isotonic
+from jaxcal.calibrators import fit_matrix_scaling as fit_matrix_scaling
 from jaxcal.calibrators import fit_platt as fit_platt
 from jaxcal.calibrators import fit_quadratic as fit_quadratic
+from jaxcal.calibrators import fit_structured_matrix as fit_structured_matrix
+from jaxcal.calibrators import fit_structured_vector as fit_structured_vector
 from jaxcal.calibrators import fit_temperature as fit_temperature
+from jaxcal.calibrators import fit_vector_scaling as fit_vector_scaling
 from jaxcal.calibrators import fit_venn_abers as fit_venn_abers
 from jaxcal.calibrators import isotonic_regression as isotonic_regression
 from jaxcal.calibrators import laplace as laplace
@@ -93,10 +103,12 @@ __all__ = [
     "CorpCurve",
     "CorpDecomposition",
     "Decomposition",
+    "DirichletFit",
     "HistogramFit",
     "Interval",
     "IsotonicFit",
     "LaplaceFit",
+    "MatrixScalingFit",
     "MurphyDecomposition",
     "OneVsRestFit",
     "PlattFit",
@@ -105,9 +117,12 @@ __all__ = [
     "ReliabilityCurve",
     "SmoothReliabilityCurve",
     "Status",
+    "StructuredMatrixFit",
+    "StructuredVectorFit",
     "SweepResult",
     "TemperatureFit",
     "TestResult",
+    "VectorScalingFit",
     "VennAbersFit",
     "accuracy",
     "ace",
@@ -129,11 +144,16 @@ __all__ = [
     "ece",
     "ece_sweep",
     "fit_beta",
+    "fit_dirichlet",
     "fit_histogram",
     "fit_isotonic",
+    "fit_matrix_scaling",
     "fit_platt",
     "fit_quadratic",
+    "fit_structured_matrix",
+    "fit_structured_vector",
     "fit_temperature",
+    "fit_vector_scaling",
     "fit_venn_abers",
     "half_brier_loss",
     "ici",

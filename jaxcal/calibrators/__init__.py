@@ -2,6 +2,8 @@
 
 from jaxcal.calibrators.beta import BetaFit as BetaFit
 from jaxcal.calibrators.beta import fit_beta as fit_beta
+from jaxcal.calibrators.dirichlet import DirichletFit as DirichletFit
+from jaxcal.calibrators.dirichlet import fit_dirichlet as fit_dirichlet
 from jaxcal.calibrators.fit import load as load
 from jaxcal.calibrators.histogram import HistogramFit as HistogramFit
 from jaxcal.calibrators.histogram import fit_histogram as fit_histogram
@@ -10,33 +12,51 @@ from jaxcal.calibrators.isotonic import fit_isotonic as fit_isotonic
 from jaxcal.calibrators.isotonic import isotonic_regression as isotonic_regression
 from jaxcal.calibrators.laplace import LaplaceFit as LaplaceFit
 from jaxcal.calibrators.laplace import laplace as laplace
+from jaxcal.calibrators.matrix_scaling import MatrixScalingFit as MatrixScalingFit
+from jaxcal.calibrators.matrix_scaling import fit_matrix_scaling as fit_matrix_scaling
 from jaxcal.calibrators.one_vs_rest import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators.one_vs_rest import one_vs_rest as one_vs_rest
 from jaxcal.calibrators.platt import PlattFit as PlattFit
 from jaxcal.calibrators.platt import fit_platt as fit_platt
 from jaxcal.calibrators.quadratic import QuadraticFit as QuadraticFit
 from jaxcal.calibrators.quadratic import fit_quadratic as fit_quadratic
+from jaxcal.calibrators.structured import StructuredMatrixFit as StructuredMatrixFit
+from jaxcal.calibrators.structured import StructuredVectorFit as StructuredVectorFit
+from jaxcal.calibrators.structured import fit_structured_matrix as fit_structured_matrix
+from jaxcal.calibrators.structured import fit_structured_vector as fit_structured_vector
 from jaxcal.calibrators.temperature import TemperatureFit as TemperatureFit
 from jaxcal.calibrators.temperature import fit_temperature as fit_temperature
+from jaxcal.calibrators.vector_scaling import VectorScalingFit as VectorScalingFit
+from jaxcal.calibrators.vector_scaling import fit_vector_scaling as fit_vector_scaling
 from jaxcal.calibrators.venn_abers import VennAbersFit as VennAbersFit
 from jaxcal.calibrators.venn_abers import fit_venn_abers as fit_venn_abers
 
 __all__ = [
     "BetaFit",
+    "DirichletFit",
     "HistogramFit",
     "IsotonicFit",
     "LaplaceFit",
+    "MatrixScalingFit",
     "OneVsRestFit",
     "PlattFit",
     "QuadraticFit",
+    "StructuredMatrixFit",
+    "StructuredVectorFit",
     "TemperatureFit",
+    "VectorScalingFit",
     "VennAbersFit",
     "fit_beta",
+    "fit_dirichlet",
     "fit_histogram",
     "fit_isotonic",
+    "fit_matrix_scaling",
     "fit_platt",
     "fit_quadratic",
+    "fit_structured_matrix",
+    "fit_structured_vector",
     "fit_temperature",
+    "fit_vector_scaling",
     "fit_venn_abers",
     "isotonic_regression",
     "laplace",

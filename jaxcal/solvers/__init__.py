@@ -15,6 +15,9 @@ from jaxcal.solvers.softmax import log_softmax as log_softmax
 from jaxcal.solvers.softmax import row_sums as row_sums
 from jaxcal.solvers.softmax import scaled as scaled
 from jaxcal.solvers.softmax import shifted as shifted
+from jaxcal.solvers.softmax_regression import Own as Own
+from jaxcal.solvers.softmax_regression import Shared as Shared
+from jaxcal.solvers.softmax_regression import softmax_regression as softmax_regression
 from jaxcal.solvers.sort import argsort as argsort
 from jaxcal.solvers.sort import sort as sort
 from jaxcal.solvers.sums import run_totals as run_totals
@@ -24,7 +27,9 @@ from jaxcal.solvers.sums import total as total
 
 __all__ = [
     "LogisticOptimum",
+    "Own",
     "Root",
+    "Shared",
     "argsort",
     "bin_rule",
     "bracketed_root",
@@ -41,6 +46,7 @@ __all__ = [
     "scaled_to",
     "segment_totals",
     "shifted",
+    "softmax_regression",
     "sort",
     "threefry",
     "total",
