@@ -1,5 +1,7 @@
 """Post-hoc calibrators: fit on held-out data, then call on logits."""
 
+from jaxcal.calibrators.bbq import BBQFit as BBQFit
+from jaxcal.calibrators.bbq import fit_bbq as fit_bbq
 from jaxcal.calibrators.beta import BetaFit as BetaFit
 from jaxcal.calibrators.beta import fit_beta as fit_beta
 from jaxcal.calibrators.fit import load as load
@@ -10,6 +12,8 @@ from jaxcal.calibrators.isotonic import fit_isotonic as fit_isotonic
 from jaxcal.calibrators.isotonic import isotonic_regression as isotonic_regression
 from jaxcal.calibrators.laplace import LaplaceFit as LaplaceFit
 from jaxcal.calibrators.laplace import laplace as laplace
+from jaxcal.calibrators.one_vs_one import OneVsOneFit as OneVsOneFit
+from jaxcal.calibrators.one_vs_one import one_vs_one as one_vs_one
 from jaxcal.calibrators.one_vs_rest import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators.one_vs_rest import one_vs_rest as one_vs_rest
 from jaxcal.calibrators.platt import PlattFit as PlattFit
@@ -22,15 +26,18 @@ from jaxcal.calibrators.venn_abers import VennAbersFit as VennAbersFit
 from jaxcal.calibrators.venn_abers import fit_venn_abers as fit_venn_abers
 
 __all__ = [
+    "BBQFit",
     "BetaFit",
     "HistogramFit",
     "IsotonicFit",
     "LaplaceFit",
+    "OneVsOneFit",
     "OneVsRestFit",
     "PlattFit",
     "QuadraticFit",
     "TemperatureFit",
     "VennAbersFit",
+    "fit_bbq",
     "fit_beta",
     "fit_histogram",
     "fit_isotonic",
@@ -41,5 +48,6 @@ __all__ = [
     "isotonic_regression",
     "laplace",
     "load",
+    "one_vs_one",
     "one_vs_rest",
 ]

@@ -17,7 +17,9 @@ from jaxcal.solvers.softmax import scaled as scaled
 from jaxcal.solvers.softmax import shifted as shifted
 from jaxcal.solvers.sort import argsort as argsort
 from jaxcal.solvers.sort import sort as sort
+from jaxcal.solvers.sums import add_pairs as add_pairs
 from jaxcal.solvers.sums import run_totals as run_totals
+from jaxcal.solvers.sums import running_totals as running_totals
 from jaxcal.solvers.sums import runs as runs
 from jaxcal.solvers.sums import segment_totals as segment_totals
 from jaxcal.solvers.sums import total as total
@@ -25,6 +27,7 @@ from jaxcal.solvers.sums import total as total
 __all__ = [
     "LogisticOptimum",
     "Root",
+    "add_pairs",
     "argsort",
     "bin_rule",
     "bracketed_root",
@@ -36,6 +39,7 @@ __all__ = [
     "mass_bin",
     "row_sums",
     "run_totals",
+    "running_totals",
     "runs",
     "scaled",
     "scaled_to",
