@@ -81,8 +81,10 @@ def fit_bbq(
 
     Probabilities are strictly between 0 and 1 (as far as numbers next to 0 exist), so that log losses are finite. They
     are posterior means, biased towards the midpoints by O(N'/n); some software averages frequencies. Neither monotone
-    nor continuous in the score. Differentiable in the weights with the bins held fixed; the derivative by scores is 0.
-    Cost: a sort of the rows and one of all bins, about 50 n^(2/3) of them; a new score is one binary search.
+    nor continuous in the score. Log scores are right to about two roundings of their size: in float32 that is 0.001 at
+    10,000 rows and 0.1 at a million, the relative error of the odds of two binnings. Differentiable in the weights with
+    the bins held fixed; the derivative by scores is 0. Cost: a sort of the rows and one of all bins, about 50 n^(2/3)
+    of them; a new score is one binary search.
 
     Examples:
         >>> import jax.numpy as jnp
