@@ -2,12 +2,14 @@
 
 from jaxcal.bootstrap import BootstrapResult as BootstrapResult
 from jaxcal.bootstrap import bootstrap as bootstrap
+from jaxcal.calibrators import BBQFit as BBQFit
 from jaxcal.calibrators import BetaFit as BetaFit
 from jaxcal.calibrators import DirichletFit as DirichletFit
 from jaxcal.calibrators import HistogramFit as HistogramFit
 from jaxcal.calibrators import IsotonicFit as IsotonicFit
 from jaxcal.calibrators import LaplaceFit as LaplaceFit
 from jaxcal.calibrators import MatrixScalingFit as MatrixScalingFit
+from jaxcal.calibrators import OneVsOneFit as OneVsOneFit
 from jaxcal.calibrators import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators import PlattFit as PlattFit
 from jaxcal.calibrators import QuadraticFit as QuadraticFit
@@ -16,6 +18,7 @@ from jaxcal.calibrators import StructuredVectorFit as StructuredVectorFit
 from jaxcal.calibrators import TemperatureFit as TemperatureFit
 from jaxcal.calibrators import VectorScalingFit as VectorScalingFit
 from jaxcal.calibrators import VennAbersFit as VennAbersFit
+from jaxcal.calibrators import fit_bbq as fit_bbq
 from jaxcal.calibrators import fit_beta as fit_beta
 from jaxcal.calibrators import fit_dirichlet as fit_dirichlet
 from jaxcal.calibrators import fit_histogram as fit_histogram
@@ -31,6 +34,7 @@ from jaxcal.calibrators import fit_venn_abers as fit_venn_abers
 from jaxcal.calibrators import isotonic_regression as isotonic_regression
 from jaxcal.calibrators import laplace as laplace
 from jaxcal.calibrators import load as load
+from jaxcal.calibrators import one_vs_one as one_vs_one
 from jaxcal.calibrators import one_vs_rest as one_vs_rest
 from jaxcal.cross_fit import cross_fit as cross_fit
 from jaxcal.decomposition import Decomposition as Decomposition
@@ -95,6 +99,7 @@ from jaxcal.status import Status as Status
 __version__ = "0.1.0"
 
 __all__ = [
+    "BBQFit",
     "BetaFit",
     "BootstrapResult",
     "CalibrationIndex",
@@ -110,6 +115,7 @@ __all__ = [
     "LaplaceFit",
     "MatrixScalingFit",
     "MurphyDecomposition",
+    "OneVsOneFit",
     "OneVsRestFit",
     "PlattFit",
     "ProperLoss",
@@ -143,6 +149,7 @@ __all__ = [
     "decompose",
     "ece",
     "ece_sweep",
+    "fit_bbq",
     "fit_beta",
     "fit_dirichlet",
     "fit_histogram",
@@ -166,6 +173,7 @@ __all__ = [
     "logits_from_probs",
     "murphy_decomposition",
     "observed_expected_ratio",
+    "one_vs_one",
     "one_vs_rest",
     "proper_loss",
     "rank_ece",

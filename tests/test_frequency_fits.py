@@ -1,4 +1,4 @@
-"""What isotonic regression, histogram binning and Venn-Abers have in common, checked for each in the same way."""
+"""What isotonic regression, histogram binning, BBQ and Venn-Abers have in common, checked for each in the same way."""
 
 import functools
 
@@ -17,6 +17,7 @@ FITS = {
     "isotonic": jaxcal.fit_isotonic,
     "width": functools.partial(jaxcal.fit_histogram, num_bins=6),
     "mass": functools.partial(jaxcal.fit_histogram, num_bins=6, bins="mass"),
+    "bbq": functools.partial(jaxcal.fit_bbq, num_bins=(1, 2, 3, 5)),
     "venn_abers": jaxcal.fit_venn_abers,
 }
 VARIANTS = {
@@ -164,6 +165,10 @@ def test_both_probabilities_are_whole_sums(fit_binary):
     outcomes[[0, -1]], weights[[0, -1]] = (1, 0), 1
     fit = fit_binary(score, outcomes, weights=weights)
     pair = np.asarray(fit.log_probabilities(np.array([-1.0, 2.0], np.float32)))
+    if isinstance(fit, jaxcal.BBQFit):  # with a prior of other outcomes in every bin
+        np.testing.assert_allclose(np.exp(pair.astype(np.float64)).sum(-1), 1, rtol=1e-6)
+        assert (np.exp(pair[[0, 1], [1, 0]]) < 1e-6).all() and (pair[[0, 1], [0, 1]] < 0).all()
+        return
     rare = 1 / (11e6 + 1)
     if isinstance(fit, jaxcal.VennAbersFit):  # p0 and p1 with one more row, merged
         rare = (2 / (11e6 + 2)) / (1 + 1 / (11e6 + 2))

@@ -1,5 +1,7 @@
 """Post-hoc calibrators: fit on held-out data, then call on logits."""
 
+from jaxcal.calibrators.bbq import BBQFit as BBQFit
+from jaxcal.calibrators.bbq import fit_bbq as fit_bbq
 from jaxcal.calibrators.beta import BetaFit as BetaFit
 from jaxcal.calibrators.beta import fit_beta as fit_beta
 from jaxcal.calibrators.dirichlet import DirichletFit as DirichletFit
@@ -14,6 +16,8 @@ from jaxcal.calibrators.laplace import LaplaceFit as LaplaceFit
 from jaxcal.calibrators.laplace import laplace as laplace
 from jaxcal.calibrators.matrix_scaling import MatrixScalingFit as MatrixScalingFit
 from jaxcal.calibrators.matrix_scaling import fit_matrix_scaling as fit_matrix_scaling
+from jaxcal.calibrators.one_vs_one import OneVsOneFit as OneVsOneFit
+from jaxcal.calibrators.one_vs_one import one_vs_one as one_vs_one
 from jaxcal.calibrators.one_vs_rest import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators.one_vs_rest import one_vs_rest as one_vs_rest
 from jaxcal.calibrators.platt import PlattFit as PlattFit
@@ -32,12 +36,14 @@ from jaxcal.calibrators.venn_abers import VennAbersFit as VennAbersFit
 from jaxcal.calibrators.venn_abers import fit_venn_abers as fit_venn_abers
 
 __all__ = [
+    "BBQFit",
     "BetaFit",
     "DirichletFit",
     "HistogramFit",
     "IsotonicFit",
     "LaplaceFit",
     "MatrixScalingFit",
+    "OneVsOneFit",
     "OneVsRestFit",
     "PlattFit",
     "QuadraticFit",
@@ -46,6 +52,7 @@ __all__ = [
     "TemperatureFit",
     "VectorScalingFit",
     "VennAbersFit",
+    "fit_bbq",
     "fit_beta",
     "fit_dirichlet",
     "fit_histogram",
@@ -61,5 +68,6 @@ __all__ = [
     "isotonic_regression",
     "laplace",
     "load",
+    "one_vs_one",
     "one_vs_rest",
 ]

@@ -95,7 +95,7 @@ binary_calibrator(fit_histogram)
 def _fit(score, outcomes, weights, rule):
     rows = clean_rows(score, outcomes, weights)
     ok = usable(rows)
-    rows = rows._replace(score=_bounded(lax.stop_gradient(rows.score)))
+    rows = rows._replace(score=bounded(lax.stop_gradient(rows.score)))
     if rule[0] == "mass":
         groups = levels(rows)
         edges, index = _mass_edges(groups, rule[1])
@@ -118,7 +118,7 @@ def _fit(score, outcomes, weights, rule):
     return HistogramFit(*map(mark, parts), status, nothing, nothing.astype(mass.dtype))
 
 
-def _bounded(score):
+def bounded(score):
     """Infinite scores as the largest finite ones: the same probability, and below an edge at +inf."""
     largest = jnp.finfo(score.dtype).max
     return jnp.clip(score, -largest, largest)
@@ -134,17 +134,24 @@ def _mass_edges(groups: Levels, num_bins: int):
     first = count_up_to(
         index, jnp.broadcast_to(jnp.arange(1, num_bins), (*index.shape[:-1], num_bins - 1)), equal=False
     )
-    low = read(groups.score, first - 1)
-    high = jnp.where(first < weight.shape[-1], read(groups.score, jnp.minimum(first, weight.shape[-1] - 1)), jnp.inf)
+    edge = edge_below(groups, first)
+    ends = jnp.full((*edge.shape[:-1], 1), jnp.inf, edge.dtype)
+    return jnp.concatenate([-ends, edge, ends], axis=-1), index
+
+
+def edge_below(groups: Levels, first) -> jax.Array:
+    """Log-odds halfway in p between level `first` > 0, the first of a bin, and the one below; inf where it is none."""
+    last = groups.score.shape[-1] - 1
+    score = lax.stop_gradient(groups.score)
+    low = read(score, jnp.maximum(first - 1, 0))
+    high = jnp.where(first <= last, read(score, jnp.minimum(first, last)), jnp.inf)
     # log-odds of the mean of the two probabilities, from logarithms: 1 - p may be smaller than any rounding
     mean = lambda sign: jnp.logaddexp(log_sigmoid(sign * low), log_sigmoid(sign * high))  # noqa: E731
     edge = mean(1) - mean(-1)
-    edge = jnp.where((edge > low) & (edge < high) & (high < jnp.inf), edge, high)
-    ends = jnp.full((*edge.shape[:-1], 1), jnp.inf, edge.dtype)
-    return lax.stop_gradient(jnp.concatenate([-ends, edge, ends], axis=-1)), index
+    return jnp.where((edge > low) & (edge < high) & (high < jnp.inf), edge, high)
 
 
 @jax.jit
 def _look_up(fit, score):
-    index = count_up_to(fit.edges[..., 1:-1], _bounded(score), equal=True)
+    index = count_up_to(fit.edges[..., 1:-1], bounded(score), equal=True)
     return read(fit.complements, index), read(fit.values, index)

@@ -58,9 +58,9 @@ class OneVsRestFit(Fit):
         if logits.ndim == 1:
             return self(logits[None])[..., 0, :]
         if self.num_classes == 2:
-            result = self.fit.log_probabilities(_difference(logits))
+            result = self.fit.log_probabilities(difference(logits))
         else:
-            result = _normalized(self.fit.log_probabilities(_against_rest(logits)))
+            result = _combined(self.fit.log_probabilities(_against_rest(logits)))
         result = result.astype(logits.dtype)
         if not checks.is_traced(result):
             self.check_output(result, logits)
@@ -112,21 +112,26 @@ def _events(logits, labels, weights):
     known = (labels >= 0) & (labels < k)
     labels = jnp.where(known, labels, jnp.nan).astype(checks.compute_dtype(logits))  # no outcome for an unknown class
     if k == 2:
-        return _difference(logits), labels, weights
+        return difference(logits), labels, weights
     each = lambda a: a[..., None, :]  # the axis of the classes, last of the batch axes  # noqa: E731
     outcomes = jnp.where(each(known), each(labels) == jnp.arange(k)[:, None], jnp.nan)
     return _against_rest(logits), outcomes.astype(labels.dtype), None if weights is None else each(weights)
 
 
-@jax.jit
-def _normalized(log_events):
-    log_event = jnp.swapaxes(log_events[..., 1], -1, -2)
-    impossible = jnp.all(log_event == -jnp.inf, axis=-1, keepdims=True)
-    return log_softmax(jnp.where(impossible, 0, log_event))
+def normalized(log_p):
+    """Log-probabilities divided by their sum; uniform where all are 0."""
+    impossible = jnp.all(log_p == -jnp.inf, axis=-1, keepdims=True)
+    return log_softmax(jnp.where(impossible, 0, log_p))
 
 
 @jax.jit
-def _difference(logits):
+def _combined(log_events):
+    return normalized(jnp.swapaxes(log_events[..., 1], -1, -2))
+
+
+@jax.jit
+def difference(logits):
+    """The score z1 - z0 of two classes, in the compute dtype."""
     gaps = shifted(logits.astype(checks.compute_dtype(logits)))
     return gaps[..., 1] - gaps[..., 0]
 

@@ -20,7 +20,9 @@ from jaxcal.solvers.softmax_regression import Shared as Shared
 from jaxcal.solvers.softmax_regression import softmax_regression as softmax_regression
 from jaxcal.solvers.sort import argsort as argsort
 from jaxcal.solvers.sort import sort as sort
+from jaxcal.solvers.sums import add_pairs as add_pairs
 from jaxcal.solvers.sums import run_totals as run_totals
+from jaxcal.solvers.sums import running_totals as running_totals
 from jaxcal.solvers.sums import runs as runs
 from jaxcal.solvers.sums import segment_totals as segment_totals
 from jaxcal.solvers.sums import total as total
@@ -30,6 +32,7 @@ __all__ = [
     "Own",
     "Root",
     "Shared",
+    "add_pairs",
     "argsort",
     "bin_rule",
     "bracketed_root",
@@ -41,6 +44,7 @@ __all__ = [
     "mass_bin",
     "row_sums",
     "run_totals",
+    "running_totals",
     "runs",
     "scaled",
     "scaled_to",

@@ -1,5 +1,7 @@
 """Sums that keep float32 honest and fast."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -102,3 +104,26 @@ def add_pairs(a, a_rest, b, b_rest):
     rest = (a - (high - part)) + (b - part) + (a_rest + b_rest)
     total = high + rest  # the remainder must stay small, or its own rounding adds up
     return total, rest - (total - high)
+
+
+def running_totals(values: jax.Array, rests: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    """Sums up to each entry of the last axis, `(..., n)`, as pairs of `add_pairs`, so that they may cancel later.
+
+    `rests` are remainders of the values. Two loops of sqrt(n) steps: within blocks, all at once, and over blocks.
+    """
+    n = values.shape[-1]
+    size = math.isqrt(n - 1) + 1
+    rests = jnp.zeros_like(values) if rests is None else rests
+    padding = [(0, 0)] * (values.ndim - 1) + [(0, -n % size)]
+    blocks = [jnp.moveaxis(jnp.pad(a, padding).reshape(*a.shape[:-1], -1, size), -1, 0) for a in (values, rests)]
+
+    def add(sums, more):
+        following = add_pairs(*sums, *more)
+        return following, (sums, following)
+
+    zero = jnp.zeros_like(blocks[0][0])
+    totals, (_, inside) = lax.scan(add, (zero, zero), tuple(blocks))  # (..., blocks) and (size, ..., blocks)
+    first = jnp.zeros_like(zero[..., 0])
+    _, (before, _) = lax.scan(add, (first, first), tuple(jnp.moveaxis(a, -1, 0) for a in totals))
+    sums = add_pairs(*(jnp.moveaxis(a, 0, -1) for a in before), *inside)
+    return tuple(jnp.moveaxis(a, 0, -1).reshape(*values.shape[:-1], -1)[..., :n] for a in sums)
