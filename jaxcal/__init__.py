@@ -3,21 +3,30 @@
 from jaxcal.bootstrap import BootstrapResult as BootstrapResult
 from jaxcal.bootstrap import bootstrap as bootstrap
 from jaxcal.calibrators import BetaFit as BetaFit
+from jaxcal.calibrators import CalibratedEnsembleFit as CalibratedEnsembleFit
+from jaxcal.calibrators import EnsembleTemperatureFit as EnsembleTemperatureFit
 from jaxcal.calibrators import HistogramFit as HistogramFit
 from jaxcal.calibrators import IsotonicFit as IsotonicFit
 from jaxcal.calibrators import LaplaceFit as LaplaceFit
 from jaxcal.calibrators import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators import PlattFit as PlattFit
+from jaxcal.calibrators import PriorFit as PriorFit
 from jaxcal.calibrators import QuadraticFit as QuadraticFit
 from jaxcal.calibrators import TemperatureFit as TemperatureFit
 from jaxcal.calibrators import VennAbersFit as VennAbersFit
+from jaxcal.calibrators import adjust_prior as adjust_prior
+from jaxcal.calibrators import calibrate_ensemble as calibrate_ensemble
+from jaxcal.calibrators import estimate_prior as estimate_prior
 from jaxcal.calibrators import fit_beta as fit_beta
+from jaxcal.calibrators import fit_ensemble_temperature as fit_ensemble_temperature
 from jaxcal.calibrators import fit_histogram as fit_histogram
 from jaxcal.calibrators import fit_isotonic as fit_isotonic
 from jaxcal.calibrators import fit_platt as fit_platt
 from jaxcal.calibrators import fit_quadratic as fit_quadratic
 from jaxcal.calibrators import fit_temperature as fit_temperature
 from jaxcal.calibrators import fit_venn_abers as fit_venn_abers
+from jaxcal.calibrators import fold_affine as fold_affine
+from jaxcal.calibrators import fold_temperature as fold_temperature
 from jaxcal.calibrators import isotonic_regression as isotonic_regression
 from jaxcal.calibrators import laplace as laplace
 from jaxcal.calibrators import load as load
@@ -87,12 +96,14 @@ __version__ = "0.1.0"
 __all__ = [
     "BetaFit",
     "BootstrapResult",
+    "CalibratedEnsembleFit",
     "CalibrationIndex",
     "CalibrationLine",
     "ConfidenceError",
     "CorpCurve",
     "CorpDecomposition",
     "Decomposition",
+    "EnsembleTemperatureFit",
     "HistogramFit",
     "Interval",
     "IsotonicFit",
@@ -100,6 +111,7 @@ __all__ = [
     "MurphyDecomposition",
     "OneVsRestFit",
     "PlattFit",
+    "PriorFit",
     "ProperLoss",
     "QuadraticFit",
     "ReliabilityCurve",
@@ -111,11 +123,13 @@ __all__ = [
     "VennAbersFit",
     "accuracy",
     "ace",
+    "adjust_prior",
     "auroc",
     "binary_event",
     "binary_logits",
     "bootstrap",
     "brier_loss",
+    "calibrate_ensemble",
     "calibration_intercept",
     "calibration_slope",
     "class_wise",
@@ -128,13 +142,17 @@ __all__ = [
     "decompose",
     "ece",
     "ece_sweep",
+    "estimate_prior",
     "fit_beta",
+    "fit_ensemble_temperature",
     "fit_histogram",
     "fit_isotonic",
     "fit_platt",
     "fit_quadratic",
     "fit_temperature",
     "fit_venn_abers",
+    "fold_affine",
+    "fold_temperature",
     "half_brier_loss",
     "ici",
     "isotonic_regression",

@@ -2,7 +2,13 @@
 
 from jaxcal.calibrators.beta import BetaFit as BetaFit
 from jaxcal.calibrators.beta import fit_beta as fit_beta
+from jaxcal.calibrators.ensemble import CalibratedEnsembleFit as CalibratedEnsembleFit
+from jaxcal.calibrators.ensemble import calibrate_ensemble as calibrate_ensemble
+from jaxcal.calibrators.ensemble_temperature import EnsembleTemperatureFit as EnsembleTemperatureFit
+from jaxcal.calibrators.ensemble_temperature import fit_ensemble_temperature as fit_ensemble_temperature
 from jaxcal.calibrators.fit import load as load
+from jaxcal.calibrators.folding import fold_affine as fold_affine
+from jaxcal.calibrators.folding import fold_temperature as fold_temperature
 from jaxcal.calibrators.histogram import HistogramFit as HistogramFit
 from jaxcal.calibrators.histogram import fit_histogram as fit_histogram
 from jaxcal.calibrators.isotonic import IsotonicFit as IsotonicFit
@@ -14,6 +20,9 @@ from jaxcal.calibrators.one_vs_rest import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators.one_vs_rest import one_vs_rest as one_vs_rest
 from jaxcal.calibrators.platt import PlattFit as PlattFit
 from jaxcal.calibrators.platt import fit_platt as fit_platt
+from jaxcal.calibrators.prior_shift import PriorFit as PriorFit
+from jaxcal.calibrators.prior_shift import adjust_prior as adjust_prior
+from jaxcal.calibrators.prior_shift import estimate_prior as estimate_prior
 from jaxcal.calibrators.quadratic import QuadraticFit as QuadraticFit
 from jaxcal.calibrators.quadratic import fit_quadratic as fit_quadratic
 from jaxcal.calibrators.temperature import TemperatureFit as TemperatureFit
@@ -23,21 +32,30 @@ from jaxcal.calibrators.venn_abers import fit_venn_abers as fit_venn_abers
 
 __all__ = [
     "BetaFit",
+    "CalibratedEnsembleFit",
+    "EnsembleTemperatureFit",
     "HistogramFit",
     "IsotonicFit",
     "LaplaceFit",
     "OneVsRestFit",
     "PlattFit",
+    "PriorFit",
     "QuadraticFit",
     "TemperatureFit",
     "VennAbersFit",
+    "adjust_prior",
+    "calibrate_ensemble",
+    "estimate_prior",
     "fit_beta",
+    "fit_ensemble_temperature",
     "fit_histogram",
     "fit_isotonic",
     "fit_platt",
     "fit_quadratic",
     "fit_temperature",
     "fit_venn_abers",
+    "fold_affine",
+    "fold_temperature",
     "isotonic_regression",
     "laplace",
     "load",
