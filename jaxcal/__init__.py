@@ -4,7 +4,9 @@ from jaxcal.bootstrap import BootstrapResult as BootstrapResult
 from jaxcal.bootstrap import bootstrap as bootstrap
 from jaxcal.calibrators import BBQFit as BBQFit
 from jaxcal.calibrators import BetaFit as BetaFit
+from jaxcal.calibrators import CalibratedEnsembleFit as CalibratedEnsembleFit
 from jaxcal.calibrators import DirichletFit as DirichletFit
+from jaxcal.calibrators import EnsembleTemperatureFit as EnsembleTemperatureFit
 from jaxcal.calibrators import HistogramFit as HistogramFit
 from jaxcal.calibrators import IsotonicFit as IsotonicFit
 from jaxcal.calibrators import LaplaceFit as LaplaceFit
@@ -12,15 +14,20 @@ from jaxcal.calibrators import MatrixScalingFit as MatrixScalingFit
 from jaxcal.calibrators import OneVsOneFit as OneVsOneFit
 from jaxcal.calibrators import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators import PlattFit as PlattFit
+from jaxcal.calibrators import PriorFit as PriorFit
 from jaxcal.calibrators import QuadraticFit as QuadraticFit
 from jaxcal.calibrators import StructuredMatrixFit as StructuredMatrixFit
 from jaxcal.calibrators import StructuredVectorFit as StructuredVectorFit
 from jaxcal.calibrators import TemperatureFit as TemperatureFit
 from jaxcal.calibrators import VectorScalingFit as VectorScalingFit
 from jaxcal.calibrators import VennAbersFit as VennAbersFit
+from jaxcal.calibrators import adjust_prior as adjust_prior
+from jaxcal.calibrators import calibrate_ensemble as calibrate_ensemble
+from jaxcal.calibrators import estimate_prior as estimate_prior
 from jaxcal.calibrators import fit_bbq as fit_bbq
 from jaxcal.calibrators import fit_beta as fit_beta
 from jaxcal.calibrators import fit_dirichlet as fit_dirichlet
+from jaxcal.calibrators import fit_ensemble_temperature as fit_ensemble_temperature
 from jaxcal.calibrators import fit_histogram as fit_histogram
 from jaxcal.calibrators import fit_isotonic as fit_isotonic
 from jaxcal.calibrators import fit_matrix_scaling as fit_matrix_scaling
@@ -31,6 +38,8 @@ from jaxcal.calibrators import fit_structured_vector as fit_structured_vector
 from jaxcal.calibrators import fit_temperature as fit_temperature
 from jaxcal.calibrators import fit_vector_scaling as fit_vector_scaling
 from jaxcal.calibrators import fit_venn_abers as fit_venn_abers
+from jaxcal.calibrators import fold_affine as fold_affine
+from jaxcal.calibrators import fold_temperature as fold_temperature
 from jaxcal.calibrators import isotonic_regression as isotonic_regression
 from jaxcal.calibrators import laplace as laplace
 from jaxcal.calibrators import load as load
@@ -102,6 +111,7 @@ __all__ = [
     "BBQFit",
     "BetaFit",
     "BootstrapResult",
+    "CalibratedEnsembleFit",
     "CalibrationIndex",
     "CalibrationLine",
     "ConfidenceError",
@@ -109,6 +119,7 @@ __all__ = [
     "CorpDecomposition",
     "Decomposition",
     "DirichletFit",
+    "EnsembleTemperatureFit",
     "HistogramFit",
     "Interval",
     "IsotonicFit",
@@ -118,6 +129,7 @@ __all__ = [
     "OneVsOneFit",
     "OneVsRestFit",
     "PlattFit",
+    "PriorFit",
     "ProperLoss",
     "QuadraticFit",
     "ReliabilityCurve",
@@ -132,11 +144,13 @@ __all__ = [
     "VennAbersFit",
     "accuracy",
     "ace",
+    "adjust_prior",
     "auroc",
     "binary_event",
     "binary_logits",
     "bootstrap",
     "brier_loss",
+    "calibrate_ensemble",
     "calibration_intercept",
     "calibration_slope",
     "class_wise",
@@ -149,9 +163,11 @@ __all__ = [
     "decompose",
     "ece",
     "ece_sweep",
+    "estimate_prior",
     "fit_bbq",
     "fit_beta",
     "fit_dirichlet",
+    "fit_ensemble_temperature",
     "fit_histogram",
     "fit_isotonic",
     "fit_matrix_scaling",
@@ -162,6 +178,8 @@ __all__ = [
     "fit_temperature",
     "fit_vector_scaling",
     "fit_venn_abers",
+    "fold_affine",
+    "fold_temperature",
     "half_brier_loss",
     "ici",
     "isotonic_regression",

@@ -6,7 +6,13 @@ from jaxcal.calibrators.beta import BetaFit as BetaFit
 from jaxcal.calibrators.beta import fit_beta as fit_beta
 from jaxcal.calibrators.dirichlet import DirichletFit as DirichletFit
 from jaxcal.calibrators.dirichlet import fit_dirichlet as fit_dirichlet
+from jaxcal.calibrators.ensemble import CalibratedEnsembleFit as CalibratedEnsembleFit
+from jaxcal.calibrators.ensemble import calibrate_ensemble as calibrate_ensemble
+from jaxcal.calibrators.ensemble_temperature import EnsembleTemperatureFit as EnsembleTemperatureFit
+from jaxcal.calibrators.ensemble_temperature import fit_ensemble_temperature as fit_ensemble_temperature
 from jaxcal.calibrators.fit import load as load
+from jaxcal.calibrators.folding import fold_affine as fold_affine
+from jaxcal.calibrators.folding import fold_temperature as fold_temperature
 from jaxcal.calibrators.histogram import HistogramFit as HistogramFit
 from jaxcal.calibrators.histogram import fit_histogram as fit_histogram
 from jaxcal.calibrators.isotonic import IsotonicFit as IsotonicFit
@@ -22,6 +28,9 @@ from jaxcal.calibrators.one_vs_rest import OneVsRestFit as OneVsRestFit
 from jaxcal.calibrators.one_vs_rest import one_vs_rest as one_vs_rest
 from jaxcal.calibrators.platt import PlattFit as PlattFit
 from jaxcal.calibrators.platt import fit_platt as fit_platt
+from jaxcal.calibrators.prior_shift import PriorFit as PriorFit
+from jaxcal.calibrators.prior_shift import adjust_prior as adjust_prior
+from jaxcal.calibrators.prior_shift import estimate_prior as estimate_prior
 from jaxcal.calibrators.quadratic import QuadraticFit as QuadraticFit
 from jaxcal.calibrators.quadratic import fit_quadratic as fit_quadratic
 from jaxcal.calibrators.structured import StructuredMatrixFit as StructuredMatrixFit
@@ -38,7 +47,9 @@ from jaxcal.calibrators.venn_abers import fit_venn_abers as fit_venn_abers
 __all__ = [
     "BBQFit",
     "BetaFit",
+    "CalibratedEnsembleFit",
     "DirichletFit",
+    "EnsembleTemperatureFit",
     "HistogramFit",
     "IsotonicFit",
     "LaplaceFit",
@@ -46,15 +57,20 @@ __all__ = [
     "OneVsOneFit",
     "OneVsRestFit",
     "PlattFit",
+    "PriorFit",
     "QuadraticFit",
     "StructuredMatrixFit",
     "StructuredVectorFit",
     "TemperatureFit",
     "VectorScalingFit",
     "VennAbersFit",
+    "adjust_prior",
+    "calibrate_ensemble",
+    "estimate_prior",
     "fit_bbq",
     "fit_beta",
     "fit_dirichlet",
+    "fit_ensemble_temperature",
     "fit_histogram",
     "fit_isotonic",
     "fit_matrix_scaling",
@@ -65,6 +81,8 @@ __all__ = [
     "fit_temperature",
     "fit_vector_scaling",
     "fit_venn_abers",
+    "fold_affine",
+    "fold_temperature",
     "isotonic_regression",
     "laplace",
     "load",

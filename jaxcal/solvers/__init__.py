@@ -1,4 +1,4 @@
-"""Numerical building blocks that know no statistics: roots, isotonic fits, softmax, sorting, bins, sums, bits."""
+"""Numerical building blocks without statistics: roots, isotonic fits, mixtures, softmax, sorting, bins, sums, bits."""
 
 from jaxcal.solvers.bins import bin_rule as bin_rule
 from jaxcal.solvers.bins import mass_bin as mass_bin
@@ -8,6 +8,9 @@ from jaxcal.solvers.inserted import inserted_steps as inserted_steps
 from jaxcal.solvers.isotonic import isotonic_regression as isotonic_regression
 from jaxcal.solvers.logistic import LogisticOptimum as LogisticOptimum
 from jaxcal.solvers.logistic import logistic_regression as logistic_regression
+from jaxcal.solvers.mixture import MixtureOptimum as MixtureOptimum
+from jaxcal.solvers.mixture import log_mixture as log_mixture
+from jaxcal.solvers.mixture import mixture_weights as mixture_weights
 from jaxcal.solvers.root import Root as Root
 from jaxcal.solvers.root import bracketed_root as bracketed_root
 from jaxcal.solvers.softmax import log_normalizer as log_normalizer
@@ -29,6 +32,7 @@ from jaxcal.solvers.sums import total as total
 
 __all__ = [
     "LogisticOptimum",
+    "MixtureOptimum",
     "Own",
     "Root",
     "Shared",
@@ -38,10 +42,12 @@ __all__ = [
     "bracketed_root",
     "inserted_steps",
     "isotonic_regression",
+    "log_mixture",
     "log_normalizer",
     "log_softmax",
     "logistic_regression",
     "mass_bin",
+    "mixture_weights",
     "row_sums",
     "run_totals",
     "running_totals",
