@@ -1,7 +1,5 @@
 """Scalings folded into the last linear layer give the calibrated logits."""
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,20 +10,12 @@ import jaxcal
 D, K, N, M = 4, 3, 12, 2
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Vector:
-    scale: jax.Array
-    bias: jax.Array
-    status: jax.Array
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Matrix:
-    matrix: jax.Array
-    bias: jax.Array
-    status: jax.Array
+def _fit(slope, shift):
+    """A vector or matrix scaling with these numbers."""
+    kind = jaxcal.MatrixScalingFit if slope.shape[-2:] == (K, K) else jaxcal.VectorScalingFit
+    batch = shift.shape[:-1]
+    zero, none = jnp.zeros(batch), jnp.zeros(batch, jnp.int32)
+    return kind(slope, shift, zero, none, none, zero)
 
 
 @pytest.fixture
@@ -77,9 +67,9 @@ def test_temperature(class_axis, layers, eps):
 def test_affine(kind, class_axis, layers, eps):
     h, kernel, bias, _, _ = layers
     rng = np.random.default_rng(1)
-    status, shift = jnp.zeros(M, jnp.int32), jnp.asarray(rng.normal(size=(M, K)))
+    shift = jnp.asarray(rng.normal(size=(M, K)))
     slope = jnp.asarray(rng.normal(size=(M, K) if kind == "vector" else (M, K, K)))
-    fit = (Vector if kind == "vector" else Matrix)(slope, shift, status)
+    fit = _fit(slope, shift)
     weight = _layout(kernel, class_axis)
     fold = jax.jit(lambda fit, weight, bias: jaxcal.fold_affine(fit, weight, bias, class_axis=class_axis))
     for b in (bias, None):
@@ -99,7 +89,7 @@ def test_affine(kind, class_axis, layers, eps):
 
 def test_square_layers_are_not_guessed(layers, eps):
     square = layers[1][0][:K]
-    fit = Vector(jnp.array([1.0, 2.0, 3.0]), jnp.zeros(K), jnp.int32(0))
+    fit = _fit(jnp.array([1.0, 2.0, 3.0]), jnp.zeros(K))
     columns, _ = jaxcal.fold_affine(fit, square, None, class_axis=-1)
     rows, _ = jaxcal.fold_affine(fit, square, None, class_axis=0)
     np.testing.assert_allclose(columns, square * jnp.array([1.0, 2.0, 3.0]), rtol=eps)
@@ -125,7 +115,7 @@ def test_infinite_temperature_and_derivatives(layers):
 def test_bad_input(layers):
     h, kernel, bias, logits, labels = layers
     fit = jaxcal.fit_temperature(logits, labels)
-    vector = Vector(jnp.ones(K), jnp.ones(K), jnp.int32(0))
+    vector = _fit(jnp.ones(K), jnp.ones(K))
     with pytest.raises(TypeError, match="class_axis"):
         jaxcal.fold_temperature(fit, kernel, bias)
     for axis in (2, None, True):
@@ -144,6 +134,9 @@ def test_bad_input(layers):
         jaxcal.fold_affine(laplace, kernel, bias, class_axis=-1)
     with pytest.raises(TypeError, match="LaplaceFit"):
         jaxcal.fold_temperature(laplace, kernel, bias, class_axis=-1)
+    dirichlet = jaxcal.fit_dirichlet(logits, labels)
+    with pytest.raises(TypeError, match="DirichletFit"):  # a map of log-probabilities
+        jaxcal.fold_affine(dirichlet, kernel, bias, class_axis=-1)
     broken = jaxcal.fit_temperature(logits.at[1].set(jnp.nan), labels)
     folded, moved = jaxcal.fold_temperature(broken, kernel, bias, class_axis=-1)
     assert np.isnan(folded[1]).all() and np.isnan(moved[1]).all() and np.isfinite(folded[0]).all()

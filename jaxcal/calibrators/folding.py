@@ -7,7 +7,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxcal import checks
+from jaxcal.calibrators.matrix_scaling import MatrixScalingFit
 from jaxcal.calibrators.temperature import TemperatureFit
+from jaxcal.calibrators.vector_scaling import VectorScalingFit
 from jaxcal.status import Status
 
 _product = partial(jnp.matmul, precision=lax.Precision.HIGHEST)  # accelerators would round float32 to 10 bits
@@ -48,15 +50,16 @@ def fold_temperature(fit: TemperatureFit, weight, bias, *, class_axis: int) -> t
     return _scaled(u[..., None, None], weight), None if bias is None else _scaled(u[..., None], bias)
 
 
-def fold_affine(fit, weight, bias, *, class_axis: int) -> tuple[jax.Array, jax.Array]:
+def fold_affine(
+    fit: VectorScalingFit | MatrixScalingFit, weight, bias, *, class_axis: int
+) -> tuple[jax.Array, jax.Array]:
     """Last linear layer whose logits are already calibrated by an affine map of the logits.
 
     z' = scale * z + b, or z' = matrix z + b:  weight' = scale * weight or matrix weight,  bias' = map(bias) + b
 
     Args:
-        fit: vector scaling, with `scale` `(..., k)`, or matrix scaling, with `matrix` `(..., k, k)`; both with `bias`
-            `(..., k)`. A stack of fits folds into a stack of layers. It must act on logits: a map of log-probabilities
-            (Dirichlet calibration) is no linear layer.
+        fit: `VectorScalingFit` or `MatrixScalingFit`; a stack of fits folds into a stack of layers. Maps of
+            log-probabilities (Dirichlet calibration, structured scaling) are no linear layer.
         weight: `(..., features, classes)` or `(..., classes, features)`.
         bias: `(..., classes)`; None counts as 0.
         class_axis: axis of the classes in the weight of one layer, never guessed from the shape: -1 for a kernel
@@ -69,22 +72,22 @@ def fold_affine(fit, weight, bias, *, class_axis: int) -> tuple[jax.Array, jax.A
     Exact to rounding. Differentiable. Cost O(features k), with a matrix O(features k^2).
 
     Examples:
-        >>> import types
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> import jaxcal
-        >>> fit = types.SimpleNamespace(scale=jnp.array([2.0, 1.0]), bias=jnp.array([0.5, 0.0]), status=0)
-        >>> weight, bias = jaxcal.fold_affine(fit, jnp.array([[1.0, 3.0]]), None, class_axis=-1)
-        >>> weight.tolist(), bias.tolist()
-        ([[2.0, 3.0]], [0.5, 0.0])
+        >>> h, weight = jnp.array([[3.0], [1.0], [-0.5], [-2.0]]), jnp.array([[1.0, -1.0]])
+        >>> fit = jaxcal.fit_vector_scaling(h @ weight, jnp.array([0, 1, 0, 1]))
+        >>> folded, bias = jaxcal.fold_affine(fit, weight, None, class_axis=-1)
+        >>> bool(jnp.allclose(jax.nn.softmax(h @ folded + bias), jnp.exp(fit(h @ weight)), atol=1e-5))
+        True
 
     References:
         Guo et al., "On Calibration of Modern Neural Networks", ICML 2017.
     """
     if isinstance(fit, TemperatureFit):
         raise TypeError("a temperature is folded by jaxcal.fold_temperature")
-    vector = hasattr(fit, "scale")
-    if not hasattr(fit, "bias") or vector == hasattr(fit, "matrix"):
-        raise TypeError(f"fold_affine needs a fit with scale or matrix, and bias; {type(fit).__name__} is not one")
+    if not isinstance(fit, VectorScalingFit | MatrixScalingFit):
+        raise TypeError(f"fold_affine needs an affine map of the logits; {type(fit).__name__} is not one")
+    vector = isinstance(fit, VectorScalingFit)
     weight, bias, axis = _layer(weight, bias, class_axis)
     k = weight.shape[axis]
     slope = _usable(fit, jnp.asarray(fit.scale if vector else fit.matrix), 1 if vector else 2)
