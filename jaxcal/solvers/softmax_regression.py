@@ -1,18 +1,17 @@
 """Softmax regression on many features: damped Newton steps, solved directly or by conjugate gradients."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_batching import custom_vmap
 
+from jaxcal.solvers.lanes import lane_by_lane
+from jaxcal.solvers.newton import Direction, damped_newton
 from jaxcal.solvers.softmax import log_normalizer, shifted
 from jaxcal.solvers.sums import total
-
-# Ordinary fits take 5 to 10 steps; separable ones one a unit of the logits, 37 until exp(-eta) < eps in float64.
-_MAX_STEPS = 150
 
 # Up to here the matrix of second derivatives is built and factored; beyond, a conjugate gradient step, which costs two
 # passes, is cheaper than a row of it (measured at k = 10 to 30).
@@ -23,19 +22,6 @@ _MAX_INNER = 200
 
 # Rows of the second derivatives handled at once: 2^21 numbers stay near the cache.
 _BLOCK = 1 << 21
-
-# Predictors that the last step still moves by this much have their optimum at infinity: at a finite one it moves them
-# by about the root of eps, at an infinite one by 1.
-_STILL_MOVING = 0.25
-
-# A fit ends when the predicted decrease, relative to the objective, is at most this many eps: the rounding of its sum.
-_END = 4
-
-# Below this many the sums of two steps cannot be compared, and the step that is safe in theory is taken.
-_HIDDEN = 64
-
-# Ridge after a step that had to be shortened, eight times as much if that does not help: 8^6 of it are nothing.
-_RIDGE = 1e-3
 
 _dot = lambda a, b: jnp.dot(a, b, precision=lax.Precision.HIGHEST)  # noqa: E731
 
@@ -186,10 +172,8 @@ def softmax_regression(base, features, labels, weights, penalty, active) -> Soft
         active: bool; if False the coefficients are 0.
 
     A vector added to the coefficients of all classes changes nothing: where no penalty decides, they sum to 0 over the
-    classes. Features are made uncorrelated first. A step is taken in full if the objective falls by it, else shortened,
-    at most to log(1 + r) / r of Newton's, with which it falls from any start: r is the largest change of a difference
-    of two classes' predictors. Once the predicted decrease is a rounding of the objective a last step follows. Where
-    classes are separable the loss has no minimum; it ends within a rounding of the infimum, `unbounded`.
+    classes. Features are made uncorrelated first; the reach of a step of `damped_newton` is the largest change of a
+    difference of two classes' predictors. The loss of separable classes has no minimum: `unbounded`.
 
     Differentiable in base, features, weights and penalty, to every order (implicit function theorem); the derivatives
     are 0 where `unbounded` or not `identified`. Under `jax.vmap` lanes run one after another on CPU. Cost: two passes
@@ -223,8 +207,8 @@ def _gauge(features, penalty):
 
 @jax.custom_jvp
 def _optimum(base, features, labels, weights, penalty, active):
-    kind = type(features)
-    return _minimize(kind, base, features.values, labels, weights, penalty, active)
+    solve = lane_by_lane(partial(_newton, type(features)))
+    return solve(base, features.values, labels, weights, penalty, active)
 
 
 @_optimum.defjvp
@@ -355,33 +339,7 @@ def _conjugate_gradient(product, precondition, rhs, tolerance):
     return lax.while_loop(unfinished, advance, (jnp.int32(0), jnp.zeros_like(rhs), rhs, first, start))[1]
 
 
-def _minimize(kind, base, values, labels, weights, penalty, active):
-    """Lanes of a batch one after another on CPU, where a vectorized loop waits for the slowest; together elsewhere."""
-
-    @custom_vmap
-    def run(*operands):
-        return _newton(kind, *operands)
-
-    @run.def_vmap
-    def _(axis_size, batched, *operands):
-        def one(lane):
-            lane = iter(lane)
-            return run(*(next(lane) if b else a for a, b in zip(operands, batched, strict=True)))
-
-        lanes = tuple(a for a, b in zip(operands, batched, strict=True) if b)
-        axes = tuple(0 if b else None for b in batched)
-        results = lax.platform_dependent(
-            lanes,
-            cpu=lambda lanes: lax.map(one, lanes),
-            default=lambda _: jax.vmap(lambda *lane: _newton(kind, *lane), in_axes=axes)(*operands),
-        )
-        return results, (True,) * len(results)
-
-    return run(base, values, labels, weights, penalty, active)
-
-
 def _newton(kind, base, values, labels, weights, penalty, active):
-    eps = jnp.finfo(base.dtype).eps
     weights = jnp.where(active, weights, 1)  # of a lane that takes no step
     problem = _standardized(base, kind(values), labels, weights, penalty)
     features, w = problem.features, problem.weights
@@ -397,43 +355,22 @@ def _newton(kind, base, values, labels, weights, penalty, active):
         raw = _from_basis(problem.basis, theta)
         return features.collect(residual) + _to_basis(problem.basis, 2 * penalty * raw)
 
-    def advance(state):
-        count, theta, before, ridge, *_ = state
+    def look(theta, ridge, tolerance):
         predictor = base + features.predict(theta)
-        objective = value(theta, predictor)
         pair = _probabilities(predictor)
         gradient = slope(theta, pair)
-        # conjugate gradients are as exact as the step deserves
-        tolerance = jnp.clip(jnp.sqrt(before / objective), 0.01, 0.3)
         step = -_inverse(problem, pair, ridge, tolerance)(gradient)
-        decrease = -jnp.sum(gradient * step)
         change = features.predict(step)
         high = jnp.max(jnp.where(open_, change, -jnp.inf), axis=1)
         low = jnp.min(jnp.where(open_, change, jnp.inf), axis=1)
         reach = jnp.max(jnp.where(w > 0, high - low, 0))
-        safe = jnp.where(reach > 0, jnp.log1p(reach) / jnp.where(reach > 0, reach, 1), 1)
-        last, apart = (decrease <= _END * eps * objective) & (ridge == 0), objective <= eps
-        hidden = decrease <= _HIDDEN * eps * objective
+        along = lambda t: value(theta + t * step, predictor + t * change)  # noqa: E731
+        return Direction(value(theta, predictor), step, -jnp.sum(gradient * step), reach, along)
 
-        def too_long(t):
-            enough = objective - 1e-4 * t * decrease  # Armijo's rule with its usual share
-            return (t > safe) & ~(value(theta + t * step, predictor + t * change) <= enough)
-
-        t = lax.while_loop(too_long, lambda t: jnp.maximum(t / 4, safe), jnp.where(hidden, safe, 1).astype(base.dtype))
-        theta = jnp.where(apart | ~jnp.isfinite(decrease), theta, theta + t * step)
-        # where the full step is of no use, directions that hardly count spoil it: a ridge stops these for a while
-        useful = (t == 1) | hidden
-        ridge = jnp.where(useful, jnp.where(ridge > _RIDGE / 8**6, ridge / 8, 0), jnp.maximum(8 * ridge, _RIDGE))
-        return count + 1, theta, jnp.maximum(decrease, 0), ridge, last | apart, apart | (reach > _STILL_MOVING)
-
-    def unfinished(state):
-        return (state[0] < _MAX_STEPS) & ~state[4]
-
-    zero = jnp.zeros((), base.dtype)
-    start = (jnp.int32(0), jnp.zeros((k, d), base.dtype), zero + jnp.inf, zero, ~active, jnp.asarray(False))
-    count, theta, *_, done, unbounded = lax.while_loop(unfinished, advance, start)
+    found = damped_newton(look, jnp.zeros((k, d), base.dtype), active)
+    theta = found.point
     norm = jnp.sqrt(jnp.sum(slope(theta, _probabilities(base + features.predict(theta))) ** 2))
-    flags = jnp.stack([done & active, unbounded & done, problem.identified]).astype(base.dtype)
+    flags = jnp.stack([found.converged, found.unbounded, problem.identified]).astype(base.dtype)
     theta = _from_basis(problem.basis, theta)
     theta = theta - jnp.where(problem.gauge > 0, jnp.mean(theta, axis=0), 0)  # changes no probability
-    return theta, norm, count.astype(base.dtype), flags
+    return theta, norm, found.num_steps.astype(base.dtype), flags

@@ -1,0 +1,88 @@
+"""Newton's method for convex losses of classification, from any start, whether or not there is a smallest value."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+# Ordinary fits take 5 to 10 steps; separable ones one a unit of the logits, 37 until exp(-eta) < eps in float64, and
+# the worst that were met three times as many.
+_MAX_STEPS = 200
+
+# A fit ends when the predicted decrease, relative to the objective, is at most this many eps: the rounding of its sum.
+_END = 4
+
+# Below this many the sums of two steps cannot be compared, and the step that is safe in theory is taken.
+_HIDDEN = 64
+
+# Ridge after a step that had to be shortened, eight times as much if that does not help: 8^6 of it are nothing.
+_RIDGE = 1e-3
+
+# Predictors that the last step still moves by this much have their optimum at infinity: at a finite one it moves them
+# by about the root of eps, at an infinite one by 1.
+_STILL_MOVING = 0.25
+
+
+class Direction(NamedTuple):
+    """What is known at a point, and of Newton's step from there."""
+
+    objective: jax.Array
+    step: jax.Array
+    decrease: jax.Array  # gradient times step, twice the decrease that the quadratic model predicts
+    reach: jax.Array  # the largest change of a log-odds that the step makes
+    along: Callable  # fraction of the step -> objective there
+
+
+class Descent(NamedTuple):
+    """Where it ended."""
+
+    point: jax.Array
+    num_steps: jax.Array  # int32
+    converged: jax.Array  # bool
+    unbounded: jax.Array  # bool: the loss has no smallest value; the point is near its infimum
+
+
+def damped_newton(look: Callable, start: jax.Array, active: jax.Array) -> Descent:
+    """Minimize a convex objective whose curvature along a step changes at most by exp(reach).
+
+    Args:
+        look: (point, ridge, tolerance) to the `Direction`; `ridge` is to be added to the second derivatives, in units of
+            their size, and `tolerance` is the relative error that the step may have.
+        start: a point.
+        active: bool; if False the start is returned.
+
+    A step is taken in full if the objective falls by it, else shortened, at most to log(1 + r) / r of it, r the reach:
+    with that the logistic losses fall from any start. Where even so directions that hardly count spoil the step, a ridge
+    stops these for a while. Once the predicted decrease is a rounding of the objective a last step follows. Where
+    classes are separable the loss has no minimum: it ends within a rounding of the infimum.
+    """
+    eps = jnp.finfo(start.dtype).eps
+
+    def advance(state):
+        count, point, before, ridge, *_ = state
+        tolerance = jnp.clip(jnp.sqrt(before), 0.01, 0.3)  # as exact as the step deserves
+        objective, step, decrease, reach, along = look(point, ridge, tolerance)
+        safe = jnp.where(reach > 0, jnp.log1p(reach) / jnp.where(reach > 0, reach, 1), 1)
+        last, apart = (decrease <= _END * eps * objective) & (ridge == 0), objective <= eps
+        hidden = decrease <= _HIDDEN * eps * objective
+
+        def too_long(t):  # Armijo's rule with its usual share
+            return (t > safe) & ~(along(t) <= objective - 1e-4 * t * decrease)
+
+        first = jnp.where(hidden | apart, safe, 1).astype(start.dtype)
+        t = lax.while_loop(too_long, lambda t: jnp.maximum(t / 4, safe), first)
+        point = jnp.where(apart | ~jnp.isfinite(decrease), point, point + t * step)
+        useful = (t == 1) | hidden
+        ridge = jnp.where(useful, jnp.where(ridge > _RIDGE / 8**6, ridge / 8, 0), jnp.maximum(8 * ridge, _RIDGE))
+        relative = jnp.maximum(decrease, 0) / jnp.where(objective > 0, objective, 1)
+        return count + 1, point, relative, ridge, last | apart, apart | (reach > _STILL_MOVING)
+
+    def unfinished(state):
+        return (state[0] < _MAX_STEPS) & ~state[4]
+
+    zero = jnp.zeros((), start.dtype)
+    state = (jnp.int32(0), start, zero + 1, zero, ~active, jnp.asarray(False))
+    count, point, *_, done, unbounded = lax.while_loop(unfinished, advance, state)
+    return Descent(point, count, done & active, unbounded & done & active)
