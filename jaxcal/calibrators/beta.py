@@ -1,5 +1,6 @@
 """Beta calibration: a linear map of log p and log(1 - p)."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,8 +19,8 @@ class BetaFit(BinaryFit):
     """logit P(1 | p) = c + a log p - b log(1 - p), non-decreasing; certain forecasts stay certain. Arrays `(...)`.
 
     Attributes:
-        a, b: >= 0; both 1 and c = 0 for the identity.
-        c: intercept.
+        a, b: >= 0; both 1 for the identity.
+        level: the log-odds that p = 1/2 is mapped to, 0 for the identity.
         risk: the minimized mean log loss.
         status: `jaxcal.Status`, int32.
         num_steps: Newton steps, int32.
@@ -29,11 +30,16 @@ class BetaFit(BinaryFit):
 
     a: jax.Array
     b: jax.Array
-    c: jax.Array
+    level: jax.Array
     risk: jax.Array
     status: jax.Array
     num_steps: jax.Array
     gradient_norm: jax.Array
+
+    @property
+    def c(self) -> jax.Array:
+        """Intercept c = level + (a - b) log 2."""
+        return self.level + (self.a - self.b) * math.log(2)
 
     def _log_pair(self, score):
         return _log_pair(self, score)
@@ -83,14 +89,18 @@ def fit_beta(score, outcomes, *, weights=None, variant: str = "abm") -> BetaFit:
 binary_calibrator(fit_beta)
 
 
+def _log_twice(score):
+    """log 2p of log-odds, without cancellation near 0."""
+    near = jnp.abs(score) < 1
+    small = jnp.log1p(jnp.tanh(jnp.where(near, score, 0) / 2))
+    return jnp.where(near, small, math.log(2) - jax.nn.softplus(-score))
+
+
 def _features(score, variant):
-    log_p, minus_log_q = -jax.nn.softplus(-score), jax.nn.softplus(score)
-    if variant == "abm":
-        return [jnp.ones_like(score), log_p, minus_log_q]
     if variant == "am":
         return [jnp.ones_like(score), score]
-    log_2 = jnp.log(jnp.asarray(2, score.dtype))
-    return [log_2 + log_p, minus_log_q - log_2]
+    features = [_log_twice(score), -_log_twice(-score)]
+    return features if variant == "ab" else [jnp.ones_like(score), *features]
 
 
 @jax.jit(static_argnums=3)
@@ -99,19 +109,15 @@ def _fit(score, outcomes, weights, variant):
     signed = (variant == "ab", True) if variant != "abm" else (False, True, True)
     found, status = fit_log_odds(features, score, outcomes, weights, not_negative=signed)
     theta = [found.coefficients[..., j] for j in range(len(signed))]
-    if variant == "abm":
-        c, a, b = theta
-    elif variant == "am":
-        c, a, b = theta[0], theta[1], theta[1]
-    else:
-        a, b = theta
-        c = (a - b) * jnp.log(jnp.asarray(2, a.dtype))
-    return BetaFit(a, b, c, found.risk, status, found.num_steps, found.gradient_norm)
+    if variant == "am":
+        theta.append(theta[1])  # b = a
+    level, a, b = theta if variant != "ab" else (0 * theta[0], *theta)
+    return BetaFit(a, b, level, found.risk, status, found.num_steps, found.gradient_norm)
 
 
 @jax.jit
 def _log_pair(fit, score):
     certain = jnp.isinf(score)
     s = jnp.where(certain, 0, score)
-    a, b, c = (by_lane(value, score) for value in (fit.a, fit.b, fit.c))
-    return log_sigmoids(jnp.where(certain, score, c - a * jax.nn.softplus(-s) + b * jax.nn.softplus(s)))
+    a, b, level = (by_lane(value, score) for value in (fit.a, fit.b, fit.level))
+    return log_sigmoids(jnp.where(certain, score, level + a * _log_twice(s) - b * _log_twice(-s)))

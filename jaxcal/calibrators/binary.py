@@ -1,14 +1,12 @@
 """What binary calibrators share: how scores, outcomes and weights come in, and how probabilities go out."""
 
 import abc
-import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jaxcal import checks
 from jaxcal.calibrators.fit import Fit
@@ -51,9 +49,9 @@ class BinaryFit(Fit, abc.ABC):
         result = finish(*(jnp.where(failed | jnp.isnan(score), jnp.nan, a).astype(score.dtype) for a in pair))
         if not checks.is_traced(result) and result.size and np.isnan(result).all():
             self.check()
-            raise ValueError(
-                f"{type(self).__name__}: scores must not be NaN, got {checks.first(score, np.isnan(score))}"
-            )
+            bad = np.isnan(score)
+            fault = f"scores must not be NaN, got {checks.first(score, bad)}" if bad.any() else "its map is NaN there"
+            raise ValueError(f"{type(self).__name__}: {fault}")
         return result
 
     @abc.abstractmethod
@@ -90,9 +88,17 @@ def clean_rows(score, outcomes, weights, *, finite: bool = False) -> Rows:
     w = jnp.ones(s.shape[-1:], dtype) if w is None else w
     s, y, w = jnp.broadcast_arrays(s, y, w)
     valid = (jnp.isfinite(s) if finite else ~jnp.isnan(s)) & ((y == 0) | (y == 1))
-    ok = jnp.all(valid | ~(w > 0), axis=-1) & jnp.all((w >= 0) & (w < jnp.inf), axis=-1) & jnp.any(w > 0, axis=-1)
+    ok = jnp.all(valid | ~(w > 0), axis=-1) & jnp.all(w >= 0, axis=-1)
+    mass = jnp.sum(w, axis=-1)
+    ok &= (mass > 0) & (mass < jnp.inf)  # inf: a weight or their sum
     present = valid & (w > 0) & (w < jnp.inf)
     return Rows(jnp.where(present, s, 0), jnp.where(present, y, 0), jnp.where(present, w, 0), ok)
+
+
+def in_range(feature) -> jax.Array:
+    """Whether `(...)` the coefficient of a feature `(..., n)` has all its digits: of larger ones it is subnormal."""
+    limits = jnp.finfo(feature.dtype)
+    return jnp.max(jnp.abs(feature), axis=-1) <= limits.eps / limits.tiny
 
 
 def report_binary(fit, score, outcomes, weights, call: str):
@@ -130,8 +136,7 @@ def by_lane(value: jax.Array, score: jax.Array) -> jax.Array:
 def fit_log_odds(features: Callable, score, outcomes, weights, *, not_negative=None, ridge=None):
     """Logistic regression on features of the log-odds, for the compiled part of a fit: `(optimum, status)`.
 
-    Certain forecasts that came true drop out. Of the features that are marked `not_negative` the coefficients are at
-    least 0: if those of the free optimum are not, some are 0, and all choices of them are tried.
+    Certain forecasts that came true drop out. Options are those of `logistic_regression`.
     """
     s, y, w, ok = clean_rows(score, outcomes, weights)
     certain = jnp.isinf(s)
@@ -139,8 +144,10 @@ def fit_log_odds(features: Callable, score, outcomes, weights, *, not_negative=N
     w = jnp.where(certain, 0, w)
     some = jnp.any(w > 0, axis=-1)
     x = features(jnp.where(certain, 0, s))
+    for feature in x:  # a square may overflow
+        ok &= in_range(feature)
     active = ok & ~impossible & some
-    found = _constrained(x, y, w, active, not_negative) if not_negative else _free(x, y, w, active, ridge)
+    found = logistic_regression(x, y, w, active, not_negative=not_negative, ridge=ridge)
     status = status_of(found, ok)
     status = jnp.where(some, status, Status.NOT_IDENTIFIED)
     status = jnp.where(impossible, Status.IMPOSSIBLE_EVENT, status)
@@ -155,32 +162,3 @@ def status_of(found: LogisticOptimum, ok) -> jax.Array:
     status = jnp.where(found.separated, Status.AT_UPPER_BOUND, status)
     status = jnp.where(found.converged, status, Status.NOT_CONVERGED)
     return jnp.where(ok, status, Status.INVALID_INPUT).astype(jnp.int32)
-
-
-def _free(x, y, w, active, ridge):
-    found = logistic_regression(x, y, w, active, jnp.ones((*active.shape, len(x)), bool), ridge)
-    return found if ridge is None else found._replace(identified=jnp.ones_like(found.identified))
-
-
-def _constrained(x, y, w, active, not_negative):
-    """The best of the optima on faces of the cone that lie in it, which is that of the cone."""
-    d = len(x)
-    choices = itertools.product(*((True, False) if sign else (True,) for sign in not_negative))
-    used = jnp.asarray(list(choices))  # all features first
-
-    def look(best, used):
-        found = logistic_regression(x, y, w, active & ~best[1], jnp.broadcast_to(used, (*active.shape, d)))
-        inside = jnp.all((found.coefficients >= 0) | ~jnp.asarray(not_negative), axis=-1)
-        better = active & ~best[1] & inside & (found.risk < best[2])
-        pick = lambda new, old: jnp.where(better[(...,) + (None,) * (new.ndim - better.ndim)], new, old)  # noqa: E731
-        chosen = jax.tree.map(pick, found, best[0])
-        # a free optimum that lies inside ends the search
-        return (chosen, best[1] | (jnp.all(used) & inside), jnp.where(better, found.risk, best[2])), found.identified
-
-    zero = jnp.zeros(active.shape, y.dtype)
-    none = jnp.zeros(active.shape, bool)
-    nothing = LogisticOptimum(
-        jnp.zeros((*active.shape, d), y.dtype), zero, zero, none.astype(jnp.int32), none, none, none
-    )
-    (best, *_), identified = lax.scan(look, (nothing, none, jnp.full_like(zero, jnp.inf)), used)
-    return best._replace(identified=identified[0])

@@ -9,6 +9,7 @@ from jaxcal.calibrators.binary import (
     BinaryFit,
     by_lane,
     clean_rows,
+    in_range,
     log_sigmoids,
     prepare_binary,
     report_binary,
@@ -97,15 +98,17 @@ binary_calibrator(fit_platt)
 @jax.jit(static_argnums=3)
 def _fit(score, outcomes, weights, smooth):
     s, y, w, ok = clean_rows(score, outcomes, weights, finite=True)
-    mass = jnp.where(ok, total(w), 1)
-    centre = jax.lax.stop_gradient(total(w * s) / mass)
+    share = w / jnp.where(ok, total(w), 1)[..., None]
+    centre = jax.lax.stop_gradient(total(share * s))
+    distance = s - centre[..., None]
+    ok &= in_range(distance)
     if smooth:
         ones, zeros = total(w * y), total(w * (1 - y))
         targets = jnp.where(y == 1, ((ones + 1) / (ones + 2))[..., None], (1 / (zeros + 2))[..., None])
     else:
         targets = y
-    features = [jnp.ones_like(s), s - centre[..., None]]
-    found = logistic_regression(features, targets, w, ok, jnp.ones((*mass.shape, 2), bool))
+    features = [jnp.ones_like(s), jnp.where(ok[..., None], distance, 0)]
+    found = logistic_regression(features, targets, w, ok)
     status = status_of(found, ok)
     mark = jnp.where(status < Status.NOT_CONVERGED, 1, jnp.nan).astype(s.dtype)
     level, slope = found.coefficients[..., 0] * mark, found.coefficients[..., 1] * mark

@@ -1,28 +1,43 @@
 """Logistic regression on a few features, by damped Newton steps."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from jaxcal.solvers.lanes import lane_by_lane
+from jaxcal.solvers.newton import Direction, damped_newton
 from jaxcal.solvers.sums import total
-
-# 5 to 8 steps in ordinary lanes; some 40 to where separated outcomes are predicted to rounding.
-_MAX_STEPS = 400
 
 
 class LogisticOptimum(NamedTuple):
     """Coefficients `(..., d)` of the features and what is known of them; arrays `(...)`."""
 
     coefficients: jax.Array
-    risk: jax.Array  # mean loss at the coefficients
-    gradient_norm: jax.Array  # of the mean loss, in the orthonormal basis of the features, before the last step
+    risk: jax.Array  # mean loss at the coefficients, without the penalty
+    gradient_norm: jax.Array  # of the objective at the coefficients, in the orthonormal basis of the features
     num_steps: jax.Array  # int32
     converged: jax.Array  # bool
-    separated: jax.Array  # bool: the loss is within a rounding of 0, its infimum
-    identified: jax.Array  # bool: no feature is a combination of those before it
+    separated: jax.Array  # bool: the loss has no smallest value; the coefficients are near its infimum
+    identified: jax.Array  # bool: no feature is a combination of those before it, or a penalty decides
+
+
+class _Rules(NamedTuple):
+    """What is static: which coefficients must not be negative, and strength and centre of the penalty."""
+
+    not_negative: tuple[bool, ...]
+    strength: float
+    centre: tuple[float, ...]
+
+    def faces(self) -> np.ndarray:
+        """Which coefficients are free, `(f, d)`: all of them first, then all choices of those that may be held at 0."""
+        d = len(self.not_negative)
+        choices = np.indices((2,) * d).reshape(d, -1).T == 0
+        return choices[(choices | np.asarray(self.not_negative)).all(axis=1)]
 
 
 def logistic_regression(
@@ -30,7 +45,8 @@ def logistic_regression(
     target: jax.Array,
     weights: jax.Array,
     active: jax.Array,
-    used: jax.Array,
+    *,
+    not_negative: Sequence[bool] | None = None,
     ridge: tuple[float, Sequence[float]] | None = None,
 ) -> LogisticOptimum:
     r"""Maximum likelihood of P(y = 1) = sigmoid(sum_j theta_j x_j), for targets between 0 and 1.
@@ -38,178 +54,253 @@ def logistic_regression(
     min over theta of  sum_i w_i [softplus(eta_i) - t_i eta_i] / sum_i w_i + lambda sum_j (theta_j - c_j)^2
 
     Args:
-        features: d arrays `(..., n)`, finite, few: a step makes d^2 passes. A constant one is the intercept, and first.
-        target: `(..., n)` in [0, 1]; weights: `(..., n)`, >= 0.
+        features: d arrays `(..., n)`, finite, few: a step makes d^2 / 2 sums. A constant one comes first.
+        target: `(..., n)` in [0, 1]; weights: `(..., n)`, >= 0, of finite sum.
         active: bool `(...)`; other lanes stay at 0.
-        used: bool `(..., d)`; the coefficients of other features are 0.
-        ridge: lambda > 0 and c, static; None for lambda = 0. `risk` is without it.
+        not_negative: which coefficients are at least 0, static; not together with a penalty.
+        ridge: lambda > 0 and c, static; None for lambda = 0.
 
-    Features are made orthonormal first, and again in the metric of the information in every step, so that neither their
-    units nor their correlation costs digits; one that depends on those before it gets the coefficient 0. A step is
-    shortened to log(1 + r) / r of Newton's, r the largest change it makes to a predictor, with which the logistic loss
-    falls from any start; near the optimum that is 1. Once the predicted decrease is below one rounding of the loss, one
-    more step gives the coefficients to rounding, and carries their derivatives: the optimum moves by the inverse
-    information times the change of the score. Where outcomes are separated it ends when the loss is below eps.
+    Features are made orthonormal first, so that neither their units nor their correlation costs digits; one that
+    depends on those before it gets the coefficient 0, or with a penalty what that demands. Steps are those of
+    `damped_newton`, the reach of one being the largest change of a predictor. Where the free optimum has a negative
+    coefficient that must not be, all choices of coefficients at 0 are tried: the best of the optima on faces of the
+    cone that lie in it is that of the cone.
+
+    Differentiable in features, target and weights to every order (implicit function theorem; a coefficient held at 0
+    stays there); the derivatives are 0 where separated. Lanes run one after another on CPU.
     """
     d = len(features)
-    eps = jnp.finfo(target.dtype).eps
-    x, t, w = ([jnp.where(active[..., None], a, 0) for a in group] for group in (features, [target], [weights]))
-    t, w = t[0], w[0]
-    unit = lax.stop_gradient(jnp.max(w, axis=-1, keepdims=True))
-    w = w / jnp.where(unit > 0, unit, 1)  # the optimum does not depend on the size of the weights
-    mass = jnp.where(active, total(w), 1)
-    basis = _orthonormal(lax.stop_gradient(x), lax.stop_gradient(w / mass[..., None]), used)
-    u = _transformed(x, basis)
-    normal = None
-    if ridge is not None:  # d more rows, whose target is normal: the coefficients themselves
-        u, t, w, normal = _with_ridge(u, t, w, mass, basis, ridge)
-
-    def newton(theta, u, t, w):
-        """Step, predicted decrease, predictor, gradient."""
-        predictor = _predictor(theta, u)
-        q, rest = jax.nn.sigmoid(predictor), jax.nn.sigmoid(-predictor)
-        score, information = w * (t * rest - (1 - t) * q), w * q * rest
-        if normal is not None:
-            score, information = jnp.where(normal, w * (t - predictor), score), jnp.where(normal, w, information)
-        step, decrease = _solve(u, information, score)
-        return step, decrease, predictor, score
-
-    def losses(predictor, t):
-        loss = t * jax.nn.softplus(-predictor) + (1 - t) * jax.nn.softplus(predictor)
-        return loss if normal is None else jnp.where(normal, (t - predictor) ** 2 / 2, loss)
-
-    fixed = lax.stop_gradient((u, t, w))
-    fixed_u, fixed_t, fixed_w = fixed
-
-    def advance(state):
-        count, theta, steps, done, separated, norm = state
-        step, decrease, predictor, score = newton(theta, *fixed)
-        counts = fixed_w > 0 if normal is None else (fixed_w > 0) & ~normal
-        reach = jnp.max(jnp.where(counts, jnp.abs(_predictor(step, fixed_u)), 0), axis=-1)
-        damping = jnp.where(reach > 0, jnp.log1p(reach) / jnp.where(reach > 0, reach, 1), 1)
-        loss = total(fixed_w * losses(predictor, fixed_t))
-        apart = loss <= eps * mass
-        gradient = jnp.sqrt(sum(total(score * column) ** 2 for column in fixed_u)) / mass
-        moved = theta + jnp.where(done | apart, 0, damping)[..., None] * step
-        ended = done | apart | (decrease <= eps * loss)
-        norm, steps = jnp.where(done, norm, gradient), jnp.where(done, steps, count + 1)
-        return count + 1, moved, steps, ended, separated | (apart & ~done), norm
-
-    def unfinished(state):
-        return (state[0] < _MAX_STEPS) & ~jnp.all(state[3])
-
-    none = jnp.zeros(mass.shape, bool)
-    start = (jnp.int32(0), jnp.zeros((*mass.shape, d), t.dtype), none.astype(jnp.int32), ~active, none, 0 * mass)
-    _, theta, steps, done, separated, norm = lax.while_loop(unfinished, advance, start)
-    step, *_ = newton(theta, u, t, w)
-    theta = theta + jnp.where(separated[..., None], 0, step)
-    loss = w * losses(_predictor(theta, u), t)
-    return LogisticOptimum(
-        jnp.stack(_transposed(theta, basis), axis=-1),
-        total(loss if normal is None else jnp.where(normal, 0, loss)) / mass,
-        norm,
-        steps,
-        done & active,
-        separated,
-        jnp.all(basis.kept | ~used, axis=-1),
-    )
-
-
-def _predictor(theta, u):
-    return sum(theta[..., j : j + 1] * column for j, column in enumerate(u))
+    x, t, w = jnp.stack(jnp.broadcast_arrays(*features), axis=-2), target, weights
+    shape = jnp.broadcast_shapes(x[..., 0, :].shape, t.shape, w.shape, (*active.shape, 1))
+    lanes, n = shape[:-1], shape[-1]
+    strength, centre = (0.0, (0.0,) * d) if ridge is None else ridge
+    rules = _Rules((False,) * d if not_negative is None else tuple(not_negative), strength, tuple(centre))
+    x = jnp.broadcast_to(x, (*lanes, d, n)).reshape(-1, d, n)
+    t, w = (jnp.broadcast_to(a, shape).reshape(-1, n) for a in (t, w))
+    found = jax.vmap(partial(_fit, rules))(x, t, w, jnp.broadcast_to(active, lanes).reshape(-1))
+    return jax.tree.map(lambda a: a.reshape(*lanes, *a.shape[1:]), found)
 
 
 class _Basis(NamedTuple):
-    """u_j = (x_j / scale_j - sum_{i<j} mix_ij u_i) / length_j, or 0 for one that depends on others."""
+    """u_j = (x_j / scale_j - sum_{i<j} mix_ji u_i) / length_j; 0 for one that depends on others, or is not used."""
 
-    scale: list[jax.Array]
-    mix: list[list[jax.Array]]
-    length: list[jax.Array]
-    kept: jax.Array  # bool (..., d)
+    scale: jax.Array  # (d,)
+    mix: jax.Array  # (d, d)
+    length: jax.Array  # (d,)
+    kept: jax.Array  # (d,): 1, or 0 where u_j is 0
+
+    def columns(self, x):
+        """The features in the basis, which is held fixed."""
+        columns = []
+        for j, column in enumerate(x):
+            column = column / self.scale[j]
+            for i, other in enumerate(columns):
+                column = column - self.mix[j, i] * other
+            columns.append(jnp.where(self.kept[j] > 0, column / self.length[j], 0))
+        return columns
+
+    def coefficients(self, theta):
+        """Coefficients of the features from those of the basis."""
+        on_basis, result = [theta[..., j] for j in range(len(self.scale))], []
+        for j in reversed(range(len(on_basis))):
+            value = on_basis[j] / self.length[j]
+            for i in range(j):
+                on_basis[i] = on_basis[i] - self.mix[j, i] * value
+            result.append(value / self.scale[j])
+        return jnp.stack(result[::-1], axis=-1)
 
 
-def _orthonormal(x, share, used) -> _Basis:
+def _orthonormal(x, share, used, penalized: bool) -> _Basis:
     """Gram-Schmidt in the weighted inner product, each column twice, which is enough for all digits."""
+    d = len(x)
     eps = jnp.finfo(share.dtype).eps
-    scale, mix, length, kept, columns = [], [], [], [], []
+    scale, length, kept, columns = [], [], [], []
+    mix = [[jnp.zeros((), share.dtype)] * d for _ in range(d)]
     for j, column in enumerate(x):
-        largest = jnp.max(jnp.where(share > 0, jnp.abs(column), 0), axis=-1)
-        size = jnp.where(largest > 0, largest, 1)
-        column = jnp.where(share > 0, column, 0) / size[..., None]
-        before = jnp.sqrt(total(share * column**2))
-        coefficients = [jnp.zeros_like(size) for _ in columns]
+        largest = jnp.max(jnp.where(share > 0, jnp.abs(column), 0))
+        # the unit of a coefficient that is penalized is its own: a tiny column would make it overflow
+        size = jnp.maximum(largest, 1) if penalized else jnp.where(largest > 0, largest, 1)
+        column = jnp.where(share > 0, column, 0) / size
+        before = jnp.sqrt(jnp.sum(share * column**2))
         for _ in range(2):
             for i, other in enumerate(columns):
-                part = total(share * column * other)
-                column = column - part[..., None] * other
-                coefficients[i] = coefficients[i] + part
-        after = jnp.sqrt(total(share * column**2))
-        keep = (after > 64 * eps * before) & used[..., j]
-        after = jnp.where(keep, after, 1)
-        columns.append(jnp.where(keep[..., None], column / after[..., None], 0))
+                part = jnp.sum(share * column * other)
+                column = column - part * other
+                mix[j][i] = mix[j][i] + part
+        after = jnp.sqrt(jnp.sum(share * column**2))
+        told = after > 64 * eps * before  # what is left of a dependent column is the rounding of some products
+        keep = told & used[j]
+        # with a penalty the coefficient of a dependent column counts, though its column does not
+        after = jnp.where(told, after, jnp.where((before > 0) & penalized, before, 1))
+        columns.append(jnp.where(keep, column / after, 0))
         scale.append(size)
-        mix.append(coefficients)
         length.append(after)
         kept.append(keep)
-    return _Basis(scale, mix, length, jnp.stack(kept, axis=-1))
+    rows = jnp.stack([jnp.stack(row) for row in mix])
+    return _Basis(jnp.stack(scale), rows, jnp.stack(length), jnp.stack(kept).astype(share.dtype))
 
 
-def _transformed(x, basis: _Basis):
-    """The features in the basis, which is held fixed."""
-    columns = []
-    for j, column in enumerate(x):
-        column = column / basis.scale[j][..., None]
-        for other, part in zip(columns, basis.mix[j], strict=True):
-            column = column - part[..., None] * other
-        columns.append(jnp.where(basis.kept[..., j : j + 1], column / basis.length[j][..., None], 0))
-    return columns
+class _Lane(NamedTuple):
+    """Where the solver ended: all floats, as derivatives want it."""
+
+    theta: jax.Array  # (d,), of the basis
+    basis: _Basis
+    norm: jax.Array
+    steps: jax.Array
+    flags: jax.Array  # converged, separated, identified
 
 
-def _transposed(theta, basis: _Basis):
-    """Coefficients of the features from those of the basis."""
-    d = theta.shape[-1]
-    on_basis = [theta[..., j] for j in range(d)]
-    result = [None] * d
-    for j in reversed(range(d)):
-        kept = basis.kept[..., j]
-        value = jnp.where(kept, on_basis[j] / basis.length[j], 0)
-        for i, part in enumerate(basis.mix[j]):
-            on_basis[i] = on_basis[i] - part * value
-        result[j] = value / basis.scale[j]
-    return result
+def _fit(rules, x, t, w, active) -> LogisticOptimum:
+    x, t, w = (jnp.where(active, a, fill) for a, fill in ((x, 0), (t, 0), (w, 1)))
+    unit = lax.stop_gradient(jnp.max(w))
+    w = w / jnp.where(unit > 0, unit, 1)  # the optimum does not depend on the size of the weights
+    share = w / total(w)
+    found = _optimum(rules, x, t, share, active)
+    eta = _predictor(found.theta, found.basis.columns(x))
+    risk = total(share * _losses(eta, t))
+    coefficients = found.basis.coefficients(found.theta)
+    return LogisticOptimum(coefficients, risk, found.norm, found.steps.astype(jnp.int32), *(found.flags > 0))
 
 
-def _with_ridge(u, t, w, mass, basis: _Basis, ridge):
-    """d more rows with theta_j as predictor, c_j as target and 2 lambda as weight, and which they are."""
-    strength, centre = ridge
-    d, n = len(u), t.shape[-1]
-    units = jnp.eye(d, dtype=t.dtype)
-    # column i: coefficients of the features for the i-th unit vector of the basis
-    rows = [jnp.stack(_transposed(jnp.broadcast_to(e, (*mass.shape, d)), basis), axis=-1) for e in units]
-    put = lambda a, more: jnp.concatenate([jnp.broadcast_to(a, (*mass.shape, n)), more], axis=-1)  # noqa: E731
-    shape = (*mass.shape, d)
-    t = put(t, jnp.broadcast_to(jnp.asarray(centre, t.dtype), shape))
-    w = put(w, jnp.broadcast_to(2 * strength * mass[..., None], shape))
-    return [put(a, row) for a, row in zip(u, rows, strict=True)], t, w, jnp.arange(n + d) >= n
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _optimum(rules, x, t, share, active) -> _Lane:
+    theta, *basis, norm, steps, flags = lane_by_lane(partial(_solve, rules))(x, t, share, active)
+    return _Lane(theta, _Basis(*basis), norm, steps, flags)
 
 
-def _solve(u, h, score):
-    """Newton's step H^-1 g for H = sum h u u', g = sum score u, and g' H^-1 g, by Gram-Schmidt in the metric h."""
-    columns, mix, step, decrease = [], [], [], 0
-    for column in u:
+@_optimum.defjvp
+def _optimum_jvp(rules, primals, tangents):
+    x, t, share, active = primals
+    found = _optimum(rules, x, t, share, active)  # differentiable again: higher orders follow
+    basis = lax.stop_gradient(found.basis)
+    free = basis.kept > 0 if rules.strength == 0 else jnp.ones_like(basis.kept, bool)
+
+    def slope(theta, x, t, share):
+        return jax.grad(partial(_objective, rules, basis))(theta, x, t, share)
+
+    _, change = jax.jvp(partial(slope, found.theta), primals[:3], tangents[:3])
+    curve = jax.jacfwd(slope)(found.theta, x, t, share)
+    curve = jnp.where(free & free[:, None], curve, jnp.eye(len(free), dtype=curve.dtype))
+    moved = -jnp.linalg.solve(curve, jnp.where(free, change, 0))
+    smooth = active & (found.flags[0] > 0) & ~(found.flags[1] > 0)
+    still = jax.tree.map(jnp.zeros_like, found)
+    return found, still._replace(theta=jnp.where(smooth & free, moved, 0))
+
+
+def _objective(rules, basis, theta, x, t, share):
+    loss = total(share * _losses(_predictor(theta, basis.columns(x)), t))
+    return loss + _penalty(rules, basis.coefficients(theta))
+
+
+def _penalty(rules, coefficients):
+    return rules.strength * jnp.sum((coefficients - jnp.asarray(rules.centre, coefficients.dtype)) ** 2)
+
+
+def _predictor(theta, u):
+    return sum(theta[j] * column for j, column in enumerate(u))
+
+
+def _losses(eta, t):
+    return t * jnp.maximum(-eta, 0) + (1 - t) * jnp.maximum(eta, 0) + jnp.log1p(jnp.exp(-jnp.abs(eta)))
+
+
+def _solve(rules, x, t, share, active):
+    """The lane's optimum, on the faces of the cone in turn until the free one lies in it."""
+    faces = jnp.asarray(rules.faces())
+    signed = jnp.asarray(rules.not_negative)
+
+    def attempt(used):
+        basis = _orthonormal(x, share, used, rules.strength > 0)
+        theta, norm, steps, converged, separated, objective = _climb(rules, basis, x, t, share, active)
+        inside = jnp.all((basis.coefficients(theta) >= 0) | ~signed)
+        identified = jnp.all((basis.kept > 0) | ~used) | (rules.strength > 0)
+        flags = jnp.stack([converged, separated, identified]).astype(x.dtype)
+        return (theta, *basis, norm, steps, flags), jnp.where(inside, objective, jnp.inf), inside
+
+    if len(faces) == 1:
+        return attempt(faces[0])[0]
+
+    def look(state):
+        face, best, objective, identified, _ = state
+        found, value, inside = attempt(faces[face])
+        free = face == 0
+        best = jax.tree.map(lambda new, old: jnp.where(free | (value < objective), new, old), found, best)
+        done = (free & inside) | (face + 1 == len(faces)) | ~active
+        return face + 1, best, jnp.minimum(value, objective), jnp.where(free, found[-1][2], identified), done
+
+    one = jnp.ones((), x.dtype)
+    shapes = jax.eval_shape(lambda used: attempt(used)[0], faces[0])
+    nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
+    state = (jnp.int32(0), nothing, one * jnp.inf, one, jnp.asarray(False))
+    _, best, _, identified, _ = lax.while_loop(lambda state: ~state[-1], look, state)
+    return (*best[:-1], best[-1].at[2].set(identified))
+
+
+def _climb(rules, basis, x, t, share, active):
+    u = basis.columns(x)
+    d, dtype = len(u), share.dtype
+    linear = basis.coefficients(jnp.eye(d, dtype=dtype))  # row i: coefficients of the i-th of the basis
+    extra = jnp.concatenate([jnp.eye(d, dtype=dtype), linear], axis=1)
+
+    def slope(theta):
+        eta = _predictor(theta, u)
+        small = jnp.exp(-jnp.abs(eta))
+        small, large = small / (1 + small), 1 / (1 + small)
+        q, rest = jnp.where(eta >= 0, large, small), jnp.where(eta >= 0, small, large)
+        residual = share * ((1 - t) * q - t * rest)
+        gradient = jnp.stack([total(residual * column) for column in u])
+        if rules.strength > 0:
+            away = basis.coefficients(theta) - jnp.asarray(rules.centre, dtype)
+            gradient = gradient + 2 * rules.strength * (linear @ away)
+        return eta, share * q * rest, gradient
+
+    def value(theta, eta):
+        loss = jnp.sum(share * _losses(eta, t))
+        return loss + _penalty(rules, basis.coefficients(theta)) if rules.strength > 0 else loss
+
+    def look(theta, ridge, tolerance):
+        del tolerance
+        eta, information, gradient = slope(theta)
+        size = jnp.sum(information)
+        # what is not of the data counts as more rows: the ridge has one a coefficient, and so has the penalty
+        more = jnp.concatenate([jnp.full(d, ridge * size), jnp.full(d, 2 * rules.strength, dtype)])
+        columns = [(column, row) for column, row in zip(u, extra, strict=True)]
+        step = -_solved(columns, (information, more), gradient)
+        change = _predictor(step, u)
+        reach = jnp.max(jnp.where(share > 0, jnp.abs(change), 0))
+        along = lambda f: value(theta + f * step, eta + f * change)  # noqa: E731
+        return Direction(value(theta, eta), step, -jnp.sum(gradient * step), reach, along)
+
+    found = damped_newton(look, jnp.zeros(d, dtype), active)
+    eta, _, gradient = slope(found.point)
+    norm = jnp.sqrt(jnp.sum(gradient**2))
+    return found.point, norm, found.num_steps.astype(dtype), found.converged, found.unbounded, value(found.point, eta)
+
+
+def _solved(columns, weights, g):
+    """H^-1 g for H_ij = sum of weights times column i times column j, by Gram-Schmidt in that inner product.
+
+    Squares of what is left of a column resolve eps^2 of it, where the factors of H would resolve eps. Columns and
+    weights come in parts.
+    """
+
+    def inner(a, b):
+        return sum(jnp.sum(w * x * y) for w, x, y in zip(weights, a, b, strict=True))
+
+    d, rest, mix, result = len(columns), [], [], []
+    for j, column in enumerate(columns):
         parts = []
-        for other, square in columns:
-            part = total(h * column * other) / square
-            column = column - part[..., None] * other
+        for i, (other, square) in enumerate(rest):
+            part = inner(column, other) / square
+            column = tuple(x - part * y for x, y in zip(column, other, strict=True))
             parts.append(part)
-        square = total(h * column**2)
-        square = jnp.where(square > 0, square, 1)
-        slope = total(score * column)
-        columns.append((column, square))
+            g = g.at[j].add(-part * g[i])  # of the new column
+        square = inner(column, column)
+        told = square > 0
+        rest.append((column, jnp.where(told, square, 1)))
         mix.append(parts)
-        step.append(slope / square)
-        decrease = decrease + slope * step[-1]
-    for j in reversed(range(len(u))):
+        result.append(jnp.where(told, g[j] / rest[-1][1], 0))
+    for j in reversed(range(d)):
         for i, part in enumerate(mix[j]):
-            step[i] = step[i] - part * step[j]
-    return jnp.stack(step, axis=-1), decrease
+            result[i] = result[i] - part * result[j]
+    return jnp.stack(result)

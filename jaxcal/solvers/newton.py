@@ -17,8 +17,9 @@ _END = 4
 # Below this many the sums of two steps cannot be compared, and the step that is safe in theory is taken.
 _HIDDEN = 64
 
-# Ridge after a step that had to be shortened, eight times as much if that does not help: 8^6 of it are nothing.
-_RIDGE = 1e-3
+# After a step that had to be shortened the ridge is eps, or this many times what it was; after others it shrinks by the
+# fourth root, to nothing below eps / 16. So it stays near the level where steps are useful, anything from eps to 1.
+_RIDGE = 256
 
 # Predictors that the last step still moves by this much have their optimum at infinity: at a finite one it moves them
 # by about the root of eps, at an infinite one by 1.
@@ -48,14 +49,14 @@ def damped_newton(look: Callable, start: jax.Array, active: jax.Array) -> Descen
     """Minimize a convex objective whose curvature along a step changes at most by exp(reach).
 
     Args:
-        look: (point, ridge, tolerance) to the `Direction`; `ridge` is to be added to the second derivatives, in units of
-            their size, and `tolerance` is the relative error that the step may have.
+        look: (point, ridge, tolerance) to the `Direction`; `ridge` is to be added to the second derivatives, in units
+            of their size, and `tolerance` is the relative error that the step may have.
         start: a point.
         active: bool; if False the start is returned.
 
     A step is taken in full if the objective falls by it, else shortened, at most to log(1 + r) / r of it, r the reach:
-    with that the logistic losses fall from any start. Where even so directions that hardly count spoil the step, a ridge
-    stops these for a while. Once the predicted decrease is a rounding of the objective a last step follows. Where
+    with that the logistic losses fall from any start. Where directions that hardly count spoil the step, a ridge stops
+    these for a while. Once the predicted decrease is a rounding of the objective a last step follows. Where
     classes are separable the loss has no minimum: it ends within a rounding of the infimum.
     """
     eps = jnp.finfo(start.dtype).eps
@@ -75,7 +76,8 @@ def damped_newton(look: Callable, start: jax.Array, active: jax.Array) -> Descen
         t = lax.while_loop(too_long, lambda t: jnp.maximum(t / 4, safe), first)
         point = jnp.where(apart | ~jnp.isfinite(decrease), point, point + t * step)
         useful = (t == 1) | hidden
-        ridge = jnp.where(useful, jnp.where(ridge > _RIDGE / 8**6, ridge / 8, 0), jnp.maximum(8 * ridge, _RIDGE))
+        less = jnp.where(ridge > eps / 16, ridge / _RIDGE**0.25, 0)
+        ridge = jnp.where(useful, less, jnp.maximum(_RIDGE * ridge, eps))
         relative = jnp.maximum(decrease, 0) / jnp.where(objective > 0, objective, 1)
         return count + 1, point, relative, ridge, last | apart, apart | (reach > _STILL_MOVING)
 
