@@ -74,8 +74,8 @@ def ici(p, y, *, span: float = 0.75, num_points: int = 128, weights=None) -> Cal
         Austin and Steyerberg, "The Integrated Calibration Index (ICI) and related metrics", Statistics in Medicine
         2019. Cleveland and Devlin, JASA 1988.
     """
-    if not 0 < span <= 1:
-        raise ValueError(f"span must be in (0, 1], got {span}")
+    if not checks.is_number(span) or not 0 < span <= 1:
+        raise ValueError(f"span must be in (0, 1], got {span!r}")
     num_points = checks.require_count(num_points, "num_points", 2)
     p, y, weights = as_events(p, y, weights)
     return report(_index(p, y, weights, float(span), num_points), p, y, weights, "ici")

@@ -171,7 +171,7 @@ def skce_multiclass_test(
 
 
 def _check_method(estimator, method, key, num_resamples, weights):
-    if estimator not in _METHODS:
+    if estimator not in tuple(_METHODS):  # what cannot be hashed is no estimator either
         raise ValueError(f"estimator must be one of {tuple(_METHODS)}, got {estimator!r}")
     if method is not None and method not in _METHODS[estimator]:
         raise ValueError(f"method for estimator={estimator!r} must be one of {_METHODS[estimator]}, got {method!r}")

@@ -8,6 +8,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from jaxcal import checks
 from jaxcal.calibrators import fit_temperature
 from jaxcal.calibrators.temperature import aligned, prepare
 from jaxcal.cross_fit import cross_fit
@@ -72,8 +73,8 @@ def variational_calibration_error(
     References:
         Braun et al., "Variational calibration errors", 2026.
     """
-    if not norm >= 1:
-        raise ValueError(f"norm must be >= 1, got {norm}")
+    if not checks.is_number(norm) or not norm >= 1:
+        raise ValueError(f"norm must be a number >= 1, got {norm!r}")
     logits, labels, weights = prepare(logits, labels, weights, "variational_calibration_error")
     mapped = cross_fit(calibrator, logits, labels, folds=folds, key=key, weights=weights)
     return _vector_error(logits, labels, weights, mapped, float(norm))
