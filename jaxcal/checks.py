@@ -208,7 +208,8 @@ def explain_multiclass(logits, labels, weights=None, *, call: str, whole: bool =
     if bad.any():
         return (
             f"{call}: {_row(bad)} gives its own class {y[tuple(np.argwhere(bad)[0])]} the logit -inf, so the log loss "
-            "is infinite, also after scaling; use jaxcal.logits_from_probs(p, floor=...) or smooth with jaxcal.laplace"
+            "is infinite for every calibrator that keeps zeros; use jaxcal.logits_from_probs(p, floor=...) or smooth "
+            "with jaxcal.laplace"
         )
     return f"{call}: the result is NaN (an overflow in dtype {np.asarray(logits).dtype}?)"
 

@@ -326,9 +326,10 @@ def test_options_are_checked(call):
         ({"bandwidth": 0.0}, "bandwidth must be > 0"),
         ({"bandwidth": np.ones(2)}, "one number"),
         ({"estimator": ["biased"]}, "estimator must be one of"),
+        ({"bandwidth": 1j}, "bandwidth must be real"),
         ({"estimator": "linear", "weights": COUNTS}, "takes no weights"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             call(*data, **({"key": jax.random.key(0)} if "test" in call.__name__ else {}), **options)
     if "test" in call.__name__:
         for options, message in (

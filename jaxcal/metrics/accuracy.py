@@ -28,8 +28,8 @@ def accuracy(logits, labels, *, weights=None) -> jax.Array:
         0.5
     """
     logits = checks.as_logits(logits)
-    labels = checks.as_labels(labels, logits)
     checks.require_rows(logits, "accuracy")
+    labels = checks.as_labels(labels, logits)
     weights = checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
     value = _accuracy(logits, labels, weights)
     if not checks.is_traced(value):

@@ -23,11 +23,13 @@ from jaxcal.metrics.kernels import (
     vector_product,
 )
 from jaxcal.metrics.results import TestResult
+from jaxcal.resampling import without_bootstrap
 from jaxcal.solvers import log_softmax, total
 
 ESTIMATORS = ("unbiased", "biased", "linear")
 
 
+@without_bootstrap("copies of a row correlate; take skce_test, which centres its resamples")
 def skce(p, y, *, kernel: str = "laplace", estimator: str = "unbiased", bandwidth=None, weights=None) -> jax.Array:
     r"""Squared kernel calibration error of a binary event, E[k(p, p') (y - p) (y' - p')] of two independent rows.
 
@@ -66,6 +68,7 @@ def skce(p, y, *, kernel: str = "laplace", estimator: str = "unbiased", bandwidt
     return report(_skce(p, y, weights, bandwidth, kernel, estimator), p, y, weights, "skce", whole=True)
 
 
+@without_bootstrap("copies of a row correlate; take skce_multiclass_test, which centres its resamples")
 def skce_multiclass(
     logits, labels, *, kernel: str = "laplace", estimator: str = "unbiased", bandwidth=None, weights=None
 ) -> jax.Array:
@@ -178,8 +181,8 @@ class Rows(NamedTuple):
 def as_rows(logits, labels, weights, call: str):
     """Static checks of logits `(..., n, k)`, labels and weights `(..., n)`."""
     logits = checks.as_logits(logits)
-    labels = checks.as_labels(labels, logits)
     checks.require_rows(logits, call)
+    labels = checks.as_labels(labels, logits)
     return logits, labels, checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
 
 

@@ -13,7 +13,10 @@ from jaxcal.calibrators import fit_temperature
 from jaxcal.calibrators.temperature import aligned, prepare
 from jaxcal.cross_fit import cross_fit
 from jaxcal.losses import weighted_mean
+from jaxcal.resampling import without_bootstrap
 from jaxcal.solvers import log_softmax
+
+_NO_BOOTSTRAP = "copies of a row are on both sides of a split; take the calibration of decompose with method='centred'"
 
 
 @jax.tree_util.register_dataclass
@@ -32,6 +35,7 @@ class ConfidenceError:
     under_confidence: jax.Array
 
 
+@without_bootstrap(_NO_BOOTSTRAP)
 def variational_calibration_error(
     logits, labels, *, norm: float = 1.0, calibrator: Callable = fit_temperature, folds: int = 5, key, weights=None
 ) -> jax.Array:
@@ -80,6 +84,7 @@ def variational_calibration_error(
     return _vector_error(logits, labels, weights, mapped, float(norm))
 
 
+@without_bootstrap(_NO_BOOTSTRAP)
 def variational_confidence_error(
     logits, labels, *, calibrator: Callable = fit_temperature, folds: int = 5, key, weights=None
 ) -> ConfidenceError:
