@@ -382,7 +382,7 @@ def test_the_floor_reaches_every_number(capsys, tmp_path):
 @pytest.mark.once
 def test_the_printed_bins_are_told_apart(capsys, npz):
     out = call(capsys, "audit", npz, "--logits", "z", "--labels", "y", "--resamples", 0)
-    lines = {line.split("  ")[0].strip(): line for line in out.splitlines()}
+    lines = {line.strip().split("  ")[0]: line for line in out.splitlines()}
     assert lines["ECE"].rstrip().endswith("15 bins of equal width")
     assert lines["debiased ECE"].rstrip().endswith("15 bins of equal mass")
 
@@ -398,7 +398,7 @@ def test_equally_frequent_classes_have_no_interval_of_the_uncertainty(capsys, tm
     entry = report["estimates"]["uncertainty"]
     assert (entry["lower"] is not None) == exists and report["estimates"]["sharpness"]["lower"] is not None
     assert any("uncertainty: no interval" in note for note in report["notes"]) != exists
-    line = next(line for line in call(capsys, "audit", *args).splitlines() if line.startswith("uncertainty"))
+    line = next(line for line in call(capsys, "audit", *args).splitlines() if line.strip().startswith("uncertainty "))
     assert ("[" in line) == exists
 
 
