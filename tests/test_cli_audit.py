@@ -383,7 +383,7 @@ def test_the_floor_reaches_every_number(capsys, tmp_path):
 def test_the_printed_bins_are_told_apart(capsys, npz):
     out = call(capsys, "audit", npz, "--logits", "z", "--labels", "y", "--resamples", 0)
     lines = {line.strip().split("  ")[0]: line for line in out.splitlines()}
-    assert lines["ECE"].rstrip().endswith("plug-in, 15 width bins")
+    assert lines["ECE"].rstrip().endswith("15 equal-width bins")
     assert lines["debiased ECE"].rstrip().endswith("squared, 15 mass bins")
 
 

@@ -40,7 +40,7 @@ weights: counts; a row of weight 2 equals two rows, a row of weight 0 is left ou
   numbers, a resample draws sum(weights) rows; otherwise each row keeps its weight when it is drawn.
 intervals: 95 % percentile bootstrap over rows, centred for calibration; temperature (and folds) are fitted anew in
   every resample. The uncertainty of nearly equally frequent classes gets none.
-bins: "width bins" are of equal width, "mass bins" hold equally many rows.
+bins: of equal width for the (plug-in) ECE; the mass bins of the debiased ECE hold equally many rows.
 --json prints one object: n, k, loss, ..., in "estimates" a {"value", "lower", "upper"} for each quantity, in "tests" a
   {"statistic", "p_value", "reliable"} for each test. Infinite numbers are the strings "Infinity" and "-Infinity"; what
   does not exist is null.

@@ -41,7 +41,7 @@ def estimates(p, y, weights, *, num_bins: int, resamples: int, seed: int) -> tup
     remarks = []
     event = {"weights": weights}
     found = {
-        "ece": _alone(jaxcal.ece(p, y, num_bins=num_bins, **event), f"plug-in, {num_bins} width bins"),
+        "ece": _alone(jaxcal.ece(p, y, num_bins=num_bins, **event), f"{num_bins} equal-width bins"),
         "smooth_ece": _alone(jaxcal.smooth_ece(p, y, **event), "kernel, no bins"),
         "cutoff": _alone(jaxcal.cutoff_calibration_error(p, y, **event), "worst interval"),
     }
