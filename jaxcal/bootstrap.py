@@ -10,7 +10,7 @@ from jax import lax
 from jax.scipy.special import ndtr, ndtri
 
 from jaxcal import checks
-from jaxcal.resampling import multinomial, units
+from jaxcal.resampling import multinomial, reject_unfit, units
 from jaxcal.solvers import scaled_to, sort, threefry
 
 _METHODS = ("percentile", "basic", "centred", "bca")
@@ -87,7 +87,8 @@ def bootstrap(
         of the estimate.
 
     Raises:
-        ValueError, TypeError: for shapes and options, and, eagerly, whatever the metric raises for the sample.
+        ValueError, TypeError: for shapes, options and estimates that are refused (below), and, eagerly, whatever the
+            metric raises for the sample.
 
     Which method: "percentile" for smooth functions of means: risks, `accuracy`, a temperature, refinement, sharpness,
     `auroc`, the calibration line, `observed_expected_ratio`. 95 % intervals of these covered 94.2 to 96.9 % at n = 2000
@@ -97,6 +98,9 @@ def bootstrap(
     96 % under strong miscalibration and, too wide, 99.8 to 100 % under none. No method is valid for plug-in `ece` and
     the uncorrected reliability, whose bias is of the order of their spread; for the uncertainty of equally frequent
     classes, which is its largest value; or for `rank_ece` and kernel estimates, in which copies of a row correlate.
+    Of these and their like the package's own functions are refused: `ece`, `ace`, `ece_sweep`, `rank_ece`, `skce`,
+    `skce_multiclass`, `smooth_ece`, `cutoff_calibration_error`, `ici`, `corp_decomposition`,
+    `variational_calibration_error`, `variational_confidence_error`.
     Not differentiable. Cost: num_resamples evaluations of the metric, in blocks of up to 2^20 weights.
 
     Two models or epochs are compared on the same rows by an estimate that is their difference.
@@ -118,6 +122,7 @@ def bootstrap(
     """
     if not callable(metric):
         raise TypeError(f"metric must be a function of (*arrays, weights=w), got {metric!r}")
+    reject_unfit(metric)
     checks.require_key(key, "bootstrap")
     if method not in _METHODS:
         raise ValueError(f"method must be one of {_METHODS}, got {method!r}")

@@ -81,6 +81,15 @@ def as_classes(values, name: str) -> jax.Array:
     return array
 
 
+def require_rows(logits: jax.Array, call: str) -> None:
+    """Raise for logits of a single example, or what may be scores `(n,)`."""
+    if logits.ndim < 2:
+        raise ValueError(
+            f"{call} needs logits of shape (..., n, k), got {logits.shape}; binary scores (..., n) become logits by "
+            "jaxcal.binary_logits"
+        )
+
+
 def as_labels(labels, logits: jax.Array) -> jax.Array:
     """Integer labels that broadcast against the leading axes of `logits` and share its rows."""
     array = _as_integers(labels, "labels")
@@ -163,7 +172,7 @@ def raise_if_unusable(bad, explain: Callable[[], str]) -> None:
         raise ValueError(explain())
 
 
-def explain_multiclass(logits, labels, weights=None, *, call: str) -> str:
+def explain_multiclass(logits, labels, weights=None, *, call: str, whole: bool = False) -> str:
     """Find the first bad row of `(logits, labels, weights)` on the host and say what is wrong with it."""
     z = np.asarray(logits).astype(np.float64)
     y = np.asarray(labels)
@@ -175,6 +184,8 @@ def explain_multiclass(logits, labels, weights=None, *, call: str) -> str:
             return f"{call}: weights must be finite and >= 0, got {first(w, bad)}"
         if (w.sum(-1) == 0).all():
             return f"{call}: weights are all zero, so there is nothing to average"
+        if whole and (w != np.round(w)).any():
+            return f"{call}: {_not_whole(w)}"
     else:
         w = np.ones(z.shape[:-1])
     shape = np.broadcast_shapes(z.shape[:-1], y.shape, w.shape)
@@ -197,13 +208,15 @@ def explain_multiclass(logits, labels, weights=None, *, call: str) -> str:
     if bad.any():
         return (
             f"{call}: {_row(bad)} gives its own class {y[tuple(np.argwhere(bad)[0])]} the logit -inf, so the log loss "
-            "is infinite at every temperature; use jaxcal.logits_from_probs(p, floor=...) or smooth with jaxcal.laplace"
+            "is infinite for every calibrator that keeps zeros; use jaxcal.logits_from_probs(p, floor=...) or smooth "
+            "with jaxcal.laplace"
         )
     return f"{call}: the result is NaN (an overflow in dtype {np.asarray(logits).dtype}?)"
 
 
-def find_event_fault(probabilities, outcomes, weights=None, *, whole: bool = False) -> str | None:
-    """As `explain_multiclass`, for `(probabilities, outcomes)`; None if nothing is wrong with them."""
+def find_event_fault(probabilities, outcomes, weights=None, *, whole: bool = False, scores: bool = False) -> str | None:
+    """As `explain_multiclass`, for `(probabilities, outcomes)`, or scores on the whole line; None if nothing is
+    wrong with them."""
     p, y = (np.asarray(a).astype(np.float64) for a in (probabilities, outcomes))
     w = np.ones(p.shape) if weights is None else np.asarray(weights).astype(np.float64)
     if (~(w >= 0) | (w == np.inf)).any():
@@ -211,15 +224,20 @@ def find_event_fault(probabilities, outcomes, weights=None, *, whole: bool = Fal
     if (w.sum(-1) == 0).all():
         return "weights are all zero, so there is nothing to average"
     if whole and (w != np.round(w)).any():
-        return f"weights must be whole numbers, since pairs of copies count; got {first(w, w != np.round(w))}"
+        return _not_whole(w)
     p, y, w = np.broadcast_arrays(p, y, w)
-    bad = ~((p >= 0) & (p <= 1)) & (w > 0)
+    bad = (np.isnan(p) if scores else ~((p >= 0) & (p <= 1))) & (w > 0)
     if bad.any():
-        return f"probabilities must be in [0, 1], got {first(p, bad)}"
+        rule = "scores must not be NaN" if scores else "probabilities must be in [0, 1]"
+        return f"{rule}, got {first(p, bad)}"
     bad = ~((y == 0) | (y == 1)) & (w > 0)
     if bad.any():
         return f"outcomes must be 0 or 1, got {first(y, bad)}"
     return None
+
+
+def _not_whole(w: np.ndarray) -> str:
+    return f"weights must be whole numbers, since pairs of copies count; got {first(w, w != np.round(w))}"
 
 
 def require_count(value, name: str, least: int) -> int:
@@ -229,9 +247,14 @@ def require_count(value, name: str, least: int) -> int:
     return int(value)
 
 
+def is_number(value) -> bool:
+    """Whether a static option is a real number of Python or NumPy."""
+    return isinstance(value, int | float | np.integer | np.floating)
+
+
 def require_level(level) -> float:
     """The static option `level`, a probability between 0 and 1."""
-    if not isinstance(level, int | float | np.integer | np.floating) or not 0 < level < 1:
+    if not is_number(level) or not 0 < level < 1:
         raise ValueError(f"level must be in (0, 1), got {level!r}")
     return float(level)
 

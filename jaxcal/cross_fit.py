@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcal import checks
+from jaxcal.calibrators.one_vs_rest import reject_binary
 from jaxcal.calibrators.temperature import prepare, raise_if_failed
 from jaxcal.losses import risk
 from jaxcal.status import Status
@@ -59,6 +60,7 @@ def cross_fit(calibrator: Callable, logits, labels, *, folds: int, key, weights=
         >>> jaxcal.cross_fit(jaxcal.fit_temperature, z, y, folds=5, key=jax.random.key(2)).shape
         (100, 4)
     """
+    reject_binary(calibrator)
     logits, labels, weights = prepare(logits, labels, weights, "cross_fit")
     split, fits = fit_folds(calibrator, logits, labels, weights, folds=folds, key=key, call="cross_fit")
     if not hasattr(fits, "status"):  # the fits say nothing, so the data are asked

@@ -239,9 +239,9 @@ def risk(logits, labels, *, loss: ProperLoss = log_loss, weights=None) -> jax.Ar
     """
     require_loss(loss)
     logits = checks.as_logits(logits)
-    labels = checks.as_labels(labels, logits)
     if logits.ndim < 2:
         raise ValueError(f"risk needs logits of shape (..., n, k), got {logits.shape}; for one example call the loss")
+    labels = checks.as_labels(labels, logits)
     weights = checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
     value = _risk(loss, logits, labels, weights)
     if not checks.is_traced(value):

@@ -1,6 +1,8 @@
 """Bootstrap resamples as counts: how often each row is drawn."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +28,25 @@ MOST_DRAWS = 2**30
 # From this mean on a Poisson variable is drawn from the normal law, bent to its skewness: what that leaves out of the
 # distribution function is of the order 1 / mean. The generator of `jax.random` has the wrong variance from 10^8 on.
 _MANY = 10_000
+
+
+def without_bootstrap(remedy: str) -> Callable[[Callable], Callable]:
+    """Mark an estimate whose resamples do not scatter as its samples do: `jaxcal.bootstrap` names the remedy."""
+
+    def mark(metric: Callable) -> Callable:
+        metric.instead_of_bootstrap = remedy
+        return metric
+
+    return mark
+
+
+def reject_unfit(metric: Callable) -> None:
+    """Raise `ValueError` for an estimate of this package that has no bootstrap interval, also with options bound."""
+    while isinstance(metric, partial):
+        metric = metric.func
+    remedy = getattr(metric, "instead_of_bootstrap", None)
+    if remedy is not None:
+        raise ValueError(f"no bootstrap interval of {metric.__name__} is valid: {remedy}")
 
 
 def units(weights: jax.Array) -> tuple[jax.Array, jax.Array]:

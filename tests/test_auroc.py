@@ -104,6 +104,11 @@ def test_bad_input():
             jaxcal.auroc(S[0], Y[0], weights=np.full(N, bad))
     with pytest.raises(ValueError, match="weights are all zero"):
         jaxcal.auroc(S, Y, weights=np.zeros(N))
+    for bad in (2e38, 1e-40):  # the sum overflows, or products vanish
+        with pytest.raises(ValueError, match="auroc: weights are too large or too small for float32"):
+            jaxcal.auroc(S[0], Y[0], weights=jnp.full(N, bad, jnp.float32))
+        lanes = jaxcal.auroc(S, Y, weights=jnp.ones((2, N), jnp.float32).at[0].set(bad))
+        assert jnp.isnan(lanes[0]) and lanes[1] == jaxcal.auroc(S, Y)[1]
     weights = np.ones(N)
     weights[3] = 0
     np.testing.assert_allclose(jaxcal.auroc(s, Y, weights=weights), jaxcal.auroc(S, Y, weights=weights), rtol=1e-6)

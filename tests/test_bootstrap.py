@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -299,6 +300,39 @@ def test_one_compilation_a_metric_and_shape():
     for seed in range(3):
         jaxcal.bootstrap(metric, jax.random.key(seed), X, num_resamples=20)
     assert len(traces) <= 3 + 2  # an eager call each, and the traces of one compilation
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "metric, remedy",
+    [
+        (jaxcal.ece, "debiased_ece"),
+        (jaxcal.ace, "debiased_ece"),
+        (jaxcal.ece_sweep, "debiased_ece"),
+        (jaxcal.smooth_ece, "debiased_ece"),
+        (jaxcal.ici, "debiased_ece"),
+        (jaxcal.rank_ece, "rank_ece_interval"),
+        (jaxcal.skce, "skce_test"),
+        (jaxcal.skce_multiclass, "skce_multiclass_test"),
+        (jaxcal.cutoff_calibration_error, "kolmogorov_smirnov_calibration"),
+        (jaxcal.corp_decomposition, "murphy_decomposition"),
+        (jaxcal.variational_calibration_error, "decompose"),
+        (jaxcal.variational_confidence_error, "decompose"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_estimates_without_an_interval_are_refused(metric, remedy):
+    """Before anything is computed, by whatever name; what is wrapped in a function is the caller's own."""
+    for call in (metric, partial(metric), partial(partial(metric), weights=None)):
+        with pytest.raises(ValueError, match=rf"no bootstrap interval of {metric.__name__} is valid: .* {remedy}"):
+            jaxcal.bootstrap(call, KEY, X, X > 1)
+
+
+@pytest.mark.once
+def test_a_lambda_is_the_callers_own():
+    p, y = RNG.random(40).astype(np.float32), RNG.random(40) < 0.5
+    result = jaxcal.bootstrap(lambda p, y, weights: jaxcal.ece(p, y, weights=weights), KEY, p, y, num_resamples=20)
+    assert result.lower <= result.upper
 
 
 def test_bad_input():

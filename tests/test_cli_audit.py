@@ -20,7 +20,7 @@ from jaxcal.cli.audit import LOSSES
 from jaxcal.cli.main import main
 
 N, K = 300, 4
-TERMS = ("risk", "calibration", "refinement", "sharpness", "uncertainty")
+TERMS = ("risk", "calibration", "refinement", "sharpness", "uncertainty")  # the last has no interval in these data
 
 
 @contextmanager
@@ -233,7 +233,7 @@ def test_intervals_are_order_statistics_and_their_width_is_right(capsys, data, n
     assert report["estimates"] != audit(capsys, *args, "--seed", 1)["estimates"]
     estimates = report["estimates"]
     assert estimates["ece"]["lower"] is None and estimates["ece"]["upper"] is None
-    for name in (*TERMS, "temperature", "accuracy", "debiased_ece", "rank_ece", "slope", "intercept"):
+    for name in (*TERMS[:-1], "temperature", "accuracy", "debiased_ece", "rank_ece", "slope", "intercept"):
         assert estimates[name]["lower"] < estimates[name]["upper"]
     losses = np.asarray(jaxcal.log_loss(z, y), np.float64)
     hits = (z.argmax(1) == y).astype(float)
@@ -262,7 +262,7 @@ def test_intervals_of_awkward_logits(data, change):
     )
     found = bootstrap.intervals(estimates, *drawn)
     assert found.failed == 0
-    for name in TERMS:
+    for name in TERMS[:-1]:
         assert np.isfinite([getattr(found.lower, name), getattr(found.upper, name)]).all()
     inside = found.lower.temperature <= float(estimates.temperature) <= found.upper.temperature
     assert inside and (found.lower.temperature < np.inf)
@@ -356,6 +356,50 @@ def test_floor_is_that_of_the_library(capsys, tmp_path):
     want = jaxcal.risk(jaxcal.logits_from_probs(p, floor=1e-3), y)
     assert values(report)["risk"] == pytest.approx(float(want), rel=1e-6)
     assert any("300 probabilities below 0.001 were raised" in note for note in report["notes"])
+
+
+@pytest.mark.once
+def test_the_floor_reaches_every_number(capsys, tmp_path):
+    """Certain forecasts, some of which were wrong: they have a calibration line once they are raised."""
+    rng = np.random.default_rng(0)
+    p = np.round(rng.random(N), 1)
+    y = (rng.random(N) < 0.1 + 0.8 * p).astype(int)
+    assert (y[p == 0] == 1).any()
+    np.savez(tmp_path / "p.npz", p=p, y=y)
+    report = audit(
+        capsys, *(tmp_path / "p.npz", "--probs", "p", "--labels", "y", "--event", 1, "--floor", 0.02, "--resamples", 0)
+    )
+    # the other class was raised to .02, and the row divided by its sum
+    raised = np.where(p == 0, 0.02 / 1.02, np.where(p == 1, 1 / 1.02, p)).astype(np.float32)
+    line = jaxcal.calibration_slope(raised, y)
+    want = {"ece": jaxcal.ece(raised, y), "slope": line.slope, "intercept": line.intercept}
+    for name, value in want.items():
+        assert values(report)[name] == pytest.approx(float(value), rel=1e-5)
+    p_value = float(jaxcal.weak_calibration_test(raised, y).p_value)
+    assert report["tests"]["line"]["p_value"] == pytest.approx(p_value, rel=1e-4)
+
+
+@pytest.mark.once
+def test_the_printed_bins_are_told_apart(capsys, npz):
+    out = call(capsys, "audit", npz, "--logits", "z", "--labels", "y", "--resamples", 0)
+    lines = {line.strip().split("  ")[0]: line for line in out.splitlines()}
+    assert lines["ECE"].rstrip().endswith("15 equal-width bins")
+    assert lines["debiased ECE"].rstrip().endswith("squared, 15 mass bins")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("share, exists", [(0.5, False), (0.52, False), (0.7, True)])
+def test_equally_frequent_classes_have_no_interval_of_the_uncertainty(capsys, tmp_path, share, exists):
+    """It is the largest there is: all resamples lie below it. 0.52 is 0.7 standard errors from 1/2, 0.7 is 6.9."""
+    y = (np.arange(N) < share * N).astype(int)
+    np.savez(tmp_path / "p.npz", z=np.random.default_rng(0).normal(size=N) + y, y=y)
+    args = (tmp_path / "p.npz", "--logits", "z", "--labels", "y", "--resamples", 400)
+    report = audit(capsys, *args)
+    entry = report["estimates"]["uncertainty"]
+    assert (entry["lower"] is not None) == exists and report["estimates"]["sharpness"]["lower"] is not None
+    assert any("uncertainty: no interval" in note for note in report["notes"]) != exists
+    line = next(line for line in call(capsys, "audit", *args).splitlines() if line.strip().startswith("uncertainty "))
+    assert ("[" in line) == exists
 
 
 @pytest.mark.once

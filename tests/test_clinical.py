@@ -208,7 +208,7 @@ def test_ici_of_few_distinct_forecasts_is_that_of_their_frequencies(eps):
 
 def test_ici_that_does_not_exist():
     assert np.isnan(_index(jaxcal.ici(P, Y, span=0.02))).all()  # no row in a neighbourhood
-    for options in ({"span": 0.0}, {"span": 1.5}, {"num_points": 1}):
+    for options in ({"span": 0.0}, {"span": 1.5}, {"span": "a"}, {"span": None}, {"num_points": 1}):
         with pytest.raises(ValueError, match=next(iter(options))):
             jaxcal.ici(P, Y, **options)
 

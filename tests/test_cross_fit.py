@@ -171,3 +171,18 @@ def test_folds_must_be_a_number_of_folds(folds, data):
 def test_a_key_is_needed(data):
     with pytest.raises(ValueError, match=r"key=jax\.random\.key\(0\)"):
         _cross_fit(*data, key=None)
+
+
+@pytest.mark.once
+def test_faults_are_told_for_any_calibrator():
+    """Not in terms of a temperature where another map is fitted, and with the remedy for binary scores."""
+    fit = jaxcal.one_vs_rest(jaxcal.fit_platt)
+    logits, key = np.array([[0.0, -np.inf], [1.0, 0.0], [0.0, 1.0], [0.5, 0.0]]), jax.random.key(0)
+    with pytest.raises(ValueError, match="row 0 gives its own class 1 the logit -inf") as caught:
+        jaxcal.cross_fit(fit, logits, [1, 0, 1, 0], folds=2, key=key)
+    assert "temperature" not in str(caught.value)
+    for call in (jaxcal.fit_temperature, fit, jaxcal.accuracy, jaxcal.skce_multiclass):
+        with pytest.raises(ValueError, match=r"needs logits of shape .*, got \(4,\); .*jaxcal\.binary_logits"):
+            call(logits[:, 1], [1, 0, 1, 0])
+    with pytest.raises(TypeError, match=r"fit_platt calibrates binary scores; pass jaxcal.one_vs_rest\(fit_platt\)"):
+        jaxcal.cross_fit(jaxcal.fit_platt, logits, [1, 0, 1, 0], folds=2, key=key)

@@ -224,6 +224,16 @@ def test_bad_weights(metric):
 
 
 @once
+@pytest.mark.parametrize(
+    "call", [jaxcal.ece, jaxcal.debiased_ece, jaxcal.reliability_curve, jaxcal.murphy_decomposition]
+)
+def test_bins_that_are_none_name_the_argument(call):
+    for bins in (None, "a", [1, 2], [0, 1j]):
+        with pytest.raises((TypeError, ValueError), match="bins"):
+            call(P, Y, bins=bins)
+
+
+@once
 @families
 @pytest.mark.parametrize(
     "p, y, error, message",

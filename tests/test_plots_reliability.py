@@ -86,6 +86,40 @@ def test_corp_is_a_line_in_a_band(band):
     assert len(heights) == 50 and [text.get_text() for text in ax.get_legend().get_texts()] == ["consistency band"]
 
 
+def _density(p):
+    curve = jaxcal.corp_reliability_curve(np.asarray(p, np.float32), np.zeros(len(p)))
+    density, edges, _ = reliability_diagram(curve, ax=axes()).child_axes[0].patches[0].get_data()
+    assert density @ np.diff(edges) == pytest.approx(1, rel=1e-6) and (np.diff(edges) > 1e-6).all()
+    return density, edges
+
+
+@pytest.mark.once
+def test_forecasts_of_a_few_values_make_no_comb():
+    """Each value once, at equal distances: the density is flat, whatever the distance is to the width of a column."""
+    for steps in (10, 20, 30, 60, 100, 128, 200, 300):
+        density, edges = _density(np.arange(1, steps) / steps)
+        inside = (edges[:-1] > 0.5 / steps - 1e-6) & (edges[1:] < 1 - 0.5 / steps + 1e-6)
+        assert inside.sum() > 8
+        np.testing.assert_allclose(density[inside], steps / (steps - 1), rtol=1e-4)
+    # rounded to two digits, the ends hold half as many, as they stand for half as much
+    density, _ = _density(np.round((np.arange(20_000) + 0.5) / 20_000, 2))
+    np.testing.assert_allclose(density, 1, rtol=1e-4)
+    # values that are far apart stand alone
+    density, edges = _density(np.repeat([0.1, 0.5, 0.9], 2))
+    np.testing.assert_allclose(edges[:-1][density > 0], [0.05, 0.45, 0.85], atol=1e-6)
+    np.testing.assert_allclose(density[density > 0], 1 / 0.3, rtol=1e-5)
+    assert _density([0.5])[0].max() == pytest.approx(10, rel=1e-5)
+
+
+@pytest.mark.once
+def test_colours_are_those_of_the_style():
+    with pyplot.style.context("dark_background"):
+        ax = reliability_diagram(jaxcal.reliability_curve(P, Y), ax=axes())
+    white = matplotlib.colors.to_rgb("white")
+    assert matplotlib.colors.to_rgb(ax.lines[0].get_color()) == white
+    assert matplotlib.colors.to_rgb(ax.child_axes[0]._left_title.get_color()) == white
+
+
 def test_bands_share_one_entry_of_the_legend(band):
     ax, curve = axes(), jaxcal.corp_reliability_curve(P, Y)
     for label in ("one", "two"):

@@ -120,11 +120,16 @@ def test_an_estimate_without_a_pair_does_not_exist():
 
 
 def test_derivatives_in_logits_weights_and_bandwidth(x64):
-    """Against central differences; a distance of 0 has derivative 0."""
+    """Against central differences, in the weights of the formula with the matrix of h, as only counts have a value; a
+    distance of 0 has derivative 0."""
     if not x64:
         pytest.skip("finite differences need float64")
     logits, weights, nu, h = jnp.asarray(LOGITS), jnp.asarray(COUNTS + 1.0), jnp.asarray(0.4), 1e-6
+    p, e = _vectors(LOGITS, LABELS)
+    distance = np.sqrt(((p[:, None] - p) ** 2).sum(-1))
     for kernel in kernels.KERNELS:
+        pairs = (np.exp(-distance / 0.4) if kernel == "laplace" else np.exp(-(distance**2) / 0.32)) * (e @ e.T)
+        of_weights = lambda w: (w @ pairs @ w - w @ np.diag(pairs)) / (w.sum() * (w.sum() - 1))  # noqa: B023, E731
         f = lambda z, w, b: jaxcal.skce_multiclass(z, LABELS, weights=w, bandwidth=b, kernel=kernel)  # noqa: B023, E731
         slopes = jax.grad(f, (0, 1, 2))(logits, weights, nu)
         directions = (jnp.cos(jnp.arange(N * K).reshape(N, K)), jnp.sin(jnp.arange(N)), jnp.ones(()))
@@ -133,13 +138,60 @@ def test_derivatives_in_logits_weights_and_bandwidth(x64):
             for sign in (1, -1):
                 x = [logits, weights, nu]
                 x[i] = x[i] + sign * h * direction
-                ends.append(f(*x))
+                ends.append(of_weights(np.asarray(x[1])) if i == 1 else f(*x))
             np.testing.assert_allclose(jnp.sum(slopes[i] * direction), (ends[0] - ends[1]) / (2 * h), rtol=2e-7)
     equal = jnp.zeros((4, K))
     assert jnp.isfinite(jax.grad(lambda z: jaxcal.skce_multiclass(z, LABELS[:4]))(equal)).all()
 
 
 # --- kernels and bandwidths ---
+
+
+def test_median_of_forecasts_that_are_neighbouring_floats():
+    """Near 1 a float32 and a distance have no float32 sum, but the 28 differences are floats: the middle two are 12
+    and 16 times 2^-24."""
+    steps = np.array([1, 2, 4, 8, 13, 20, 29, 40])
+    gaps = np.abs(np.subtract.outer(steps, steps))[np.triu_indices(8, 1)]
+    assert np.median(gaps) == 14
+    p, y = np.float32(1) - steps.astype(np.float32) * np.float32(2**-24), [1, 1, 0, 1, 1, 0, 1, 1]
+    assert jaxcal.skce(p, y) == jaxcal.skce(p, y, bandwidth=14 * 2**-24)
+    # a group at 1, where the places of groups that do not exist are, and counts
+    steps, weights = np.array([0, 1, 2, 4, 4, 9, 9, 20]), np.array([2, 1, 2, 1, 0, 1, 1, 0])
+    p, repeated = np.float32(1) - steps.astype(np.float32) * np.float32(2**-24), np.repeat(steps, weights)
+    nu = np.median(np.abs(np.subtract.outer(repeated, repeated))[np.triu_indices(8, 1)]) * 2.0**-24
+    assert jaxcal.skce(p, y, weights=weights) == jaxcal.skce(p, y, weights=weights, bandwidth=nu)
+
+
+def test_limits_of_the_bandwidth(eps):
+    """Of a tiny one only pairs of equal forecasts are left, of an infinite one all pairs, in both kernels."""
+    r, e = Y - P, _vectors(LOGITS, LABELS)[1]
+    for kernel in kernels.KERNELS:
+        for bandwidth, near in ((1e-30, P[:, None] == P), (np.inf, True)):
+            for estimator in ESTIMATORS:
+                value = jaxcal.skce(P, Y, kernel=kernel, estimator=estimator, bandwidth=bandwidth)
+                h = near * np.outer(r, r)
+                expected = {
+                    "unbiased": (h.sum() - np.trace(h)) / (N * (N - 1)),
+                    "biased": h.mean(),
+                    "linear": np.mean([h[2 * i, 2 * i + 1] for i in range(N // 2)]),
+                }[estimator]
+                assert_close(value, expected, eps)
+        near = (LOGITS[:, None] == LOGITS).all(-1)
+        value = jaxcal.skce_multiclass(LOGITS, LABELS, kernel=kernel, estimator="biased", bandwidth=1e-30)
+        assert_close(value, (near * (e @ e.T)).mean(), eps)
+
+
+@pytest.mark.once
+def test_weights_that_are_no_counts_have_no_pairs():
+    half, key = COUNTS + 0.5, jax.random.key(0)
+    for estimator in ("unbiased", "biased"):
+        for call, data in ((jaxcal.skce, (P, Y)), (jaxcal.skce_multiclass, (LOGITS, LABELS))):
+            with pytest.raises(ValueError, match="weights must be whole numbers, since pairs of copies count; got"):
+                call(*data, estimator=estimator, weights=half)
+            lanes = call(*data, estimator=estimator, weights=np.stack([half, COUNTS]))
+            np.testing.assert_array_equal(np.isnan(lanes), [True, False])
+    with pytest.raises(ValueError, match="weights must be whole numbers"):
+        jaxcal.skce_multiclass_test(LOGITS, LABELS, key=key, num_resamples=9, weights=half)
 
 
 def test_blocks_do_not_change_values(eps):
@@ -273,9 +325,11 @@ def test_options_are_checked(call):
         ({"estimator": "median"}, "estimator must be one of"),
         ({"bandwidth": 0.0}, "bandwidth must be > 0"),
         ({"bandwidth": np.ones(2)}, "one number"),
+        ({"estimator": ["biased"]}, "estimator must be one of"),
+        ({"bandwidth": 1j}, "bandwidth must be real"),
         ({"estimator": "linear", "weights": COUNTS}, "takes no weights"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((TypeError, ValueError), match=message):
             call(*data, **({"key": jax.random.key(0)} if "test" in call.__name__ else {}), **options)
     if "test" in call.__name__:
         for options, message in (

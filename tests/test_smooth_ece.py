@@ -203,6 +203,20 @@ def test_curve_takes_smooth_ece_for_its_bandwidth():
     np.testing.assert_array_equal(smallest, [2.0**-10] * 2)
 
 
+@pytest.mark.once
+def test_curve_at_the_limits_of_the_bandwidth():
+    """0 and less have none, also where it is not known when it is compiled; inf is the mean at every point."""
+    p, y = RNG.random(N), RNG.random(N) < 0.5
+    curve = jax.jit(lambda s: jaxcal.smooth_reliability_curve(p, y, bandwidth=s, num_points=2))
+    for bandwidth in (-1.0, 0.0, np.nan):
+        found = curve(bandwidth)
+        assert np.isnan(found.frequency).all() and np.isnan(found.density).all() and np.isnan(found.bandwidth)
+    found = curve(np.inf)
+    np.testing.assert_allclose(found.frequency, [y.mean()] * 2, rtol=1e-6)
+    np.testing.assert_allclose(found.density, [1, 1], rtol=1e-6)
+    assert found.bandwidth == np.inf
+
+
 @pytest.mark.parametrize("num_points", [1, 2.0, True])
 def test_number_of_points(num_points):
     with pytest.raises(ValueError, match="num_points must be an integer >= 2"):

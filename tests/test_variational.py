@@ -110,8 +110,11 @@ def test_absent_and_repeated_rows(m8):
 
 def test_bad_input(m8):
     logits, labels = m8
-    with pytest.raises(ValueError, match="norm must be >= 1"):
-        jaxcal.variational_calibration_error(logits, labels, norm=0.5, key=KEY)
+    for norm in (0.5, math.nan, "a", None, [2]):
+        with pytest.raises(ValueError, match="norm must be a number >= 1"):
+            jaxcal.variational_calibration_error(logits, labels, norm=norm, key=KEY)
+    with pytest.raises(TypeError, match="calibrator must be a function"):
+        jaxcal.variational_confidence_error(logits, labels, calibrator="a", key=KEY)
     for function in (jaxcal.variational_calibration_error, jaxcal.variational_confidence_error):
         with pytest.raises(ValueError, match="labels must be integers in"):
             function(logits, labels + 1, folds=2, key=KEY)

@@ -180,8 +180,7 @@ def apply_scale(scale, bias, logits):
 def prepare_raw(logits, labels, weights, call: str):
     """Static checks of a multi-class data set whose logits are taken as they are, with the offsets of their rows."""
     logits = checks.as_classes(logits, "logits")
-    if logits.ndim < 2:
-        raise ValueError(f"{call} needs logits of shape (..., n, k), got {logits.shape}")
+    checks.require_rows(logits, call)
     labels = checks.as_labels(labels, logits)
     return logits, labels, checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
 

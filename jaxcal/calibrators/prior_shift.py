@@ -118,8 +118,7 @@ def estimate_prior(logits, prior, *, weights=None) -> PriorFit:
         likelihood with bias-corrected calibration is hard-to-beat at label shift adaptation", ICML 2020.
     """
     logits = checks.as_logits(logits)
-    if logits.ndim < 2:
-        raise ValueError(f"estimate_prior needs logits of shape (..., n, k), got {logits.shape}")
+    checks.require_rows(logits, "estimate_prior")
     prior = _as_prior(prior, "prior", logits)
     weights = checks.as_weights(weights, logits.shape[:-1], checks.compute_dtype(logits))
     fit = _fit(logits, prior, weights)

@@ -137,8 +137,7 @@ def fit_temperature(logits, labels, *, weights=None, loss: ProperLoss = log_loss
 def prepare(logits, labels, weights, call: str):
     """Static checks of a multi-class data set."""
     logits = checks.as_logits(logits)
-    if logits.ndim < 2:
-        raise ValueError(f"{call} needs logits of shape (..., n, k), got {logits.shape}")
+    checks.require_rows(logits, call)
     labels = checks.as_labels(labels, logits)
     return logits, labels, checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
 

@@ -39,7 +39,8 @@ labels: whole numbers from 0 to k - 1 in the order of the columns; or whatever f
 weights: counts; a row of weight 2 equals two rows, a row of weight 0 is left out and not checked. If all are whole
   numbers, a resample draws sum(weights) rows; otherwise each row keeps its weight when it is drawn.
 intervals: 95 % percentile bootstrap over rows, centred for calibration; temperature (and folds) are fitted anew in
-  every resample.
+  every resample. The uncertainty of nearly equally frequent classes gets none.
+bins: of equal width for the (plug-in) ECE; the mass bins of the debiased ECE hold equally many rows.
 --json prints one object: n, k, loss, ..., in "estimates" a {"value", "lower", "upper"} for each quantity, in "tests" a
   {"statistic", "p_value", "reliable"} for each test. Infinite numbers are the strings "Infinity" and "-Infinity"; what
   does not exist is null.
@@ -214,6 +215,8 @@ def _notes(args, result: _Result, data) -> list[str]:
             notes.append(
                 f"{', '.join(outside)}: outside its interval, because resamples lie on one side of an extreme value"
             )
+        if math.isnan(intervals.lower.uncertainty):
+            notes.append("uncertainty: no interval, as classes are (nearly) equally frequent, its largest value")
         if intervals.failed:
             notes.append(f"{intervals.failed:,} resamples gave no number for some quantity and are left out there")
         if intervals.at_bound and status == jaxcal.Status.CONVERGED:
@@ -253,7 +256,7 @@ def _table(args, data, result: _Result) -> str:
     rows = []
     for quantity, text in meaning.items():
         value, lower, upper = _ends(result, quantity)
-        interval = "" if lower is None else f"[{_show(lower)}, {_show(upper)}]"
+        interval = "" if lower is None or math.isnan(lower) else f"[{_show(lower)}, {_show(upper)}]"
         rows.append((quantity, _show(value), interval, text))
     weight = "" if data.weights is None else f", total weight {data.weights.sum():,.6g}"
     how = f", {args.folds}-fold refinement" if args.folds else ""

@@ -17,7 +17,7 @@ _Z95 = NormalDist().inv_cdf(0.975)
 
 
 class Estimate(NamedTuple):
-    """A number, the ends of its 95 % interval (None where no honest one is known), and its meaning in three words."""
+    """A number, the ends of its 95 % interval (None where no honest one is known), and its meaning in a few words."""
 
     value: float
     lower: float | None
@@ -41,7 +41,7 @@ def estimates(p, y, weights, *, num_bins: int, resamples: int, seed: int) -> tup
     remarks = []
     event = {"weights": weights}
     found = {
-        "ece": _alone(jaxcal.ece(p, y, num_bins=num_bins, **event), f"plug-in, {num_bins} bins"),
+        "ece": _alone(jaxcal.ece(p, y, num_bins=num_bins, **event), f"{num_bins} equal-width bins"),
         "smooth_ece": _alone(jaxcal.smooth_ece(p, y, **event), "kernel, no bins"),
         "cutoff": _alone(jaxcal.cutoff_calibration_error(p, y, **event), "worst interval"),
     }
@@ -91,7 +91,7 @@ def _of_pairs(p, y, event, num_bins, resamples, seed, remarks) -> dict[str, Esti
     """Estimates that compare rows with each other."""
     found = {}
     squared = jaxcal.debiased_ece(p, y, num_bins=num_bins, bins="mass", **event)
-    found["debiased_ece"] = _alone(squared, f"squared, {num_bins} bins")
+    found["debiased_ece"] = _alone(squared, f"squared, {num_bins} mass bins")
     if resamples and np.isfinite(squared):
         options = {"num_resamples": resamples_together(len(p), resamples), "method": "centred", **event}
         draws = jaxcal.bootstrap(_debiased(num_bins), jax.random.key(seed), p, y, **options)
@@ -109,7 +109,7 @@ def _of_pairs(p, y, event, num_bins, resamples, seed, remarks) -> dict[str, Esti
 def tests(p, y, weights) -> dict[str, Test]:
     """Tests of the hypothesis that forecasts are frequencies."""
     chosen = {
-        "rank": (jaxcal.rank_ece_test, "any departure"),
+        "rank": (jaxcal.rank_ece_test, "local departures"),
         "cumulative": (jaxcal.kolmogorov_smirnov_calibration, "runs of residuals"),
         "line": (jaxcal.weak_calibration_test, "slope, intercept"),
     }

@@ -30,7 +30,7 @@ class Predictions:
         notes: sentences about what was done to the input.
         columns: the columns of a table that held the predictions, or None.
         source: the opened file.
-        probabilities: `(n, k)` as they stand in the file, or None if it holds logits.
+        probabilities: `(n, k)` as they stand in the file, but for a floor, or None if it holds logits.
     """
 
     logits: jax.Array
@@ -109,10 +109,12 @@ def read_predictions(args: argparse.Namespace, command: str, *, labelled: bool) 
     notes = [] if len(rows) == n else [f"{n - len(rows):,} rows of weight 0 were left out"]
     if columns and len(columns) == 1:
         notes.append(f"{columns[0]} is the {'probability' if option == '--probs' else 'score'} of class 1 of 2")
-    probabilities = _probabilities(scores, rows, notes) if option == "--probs" else None
-    logits = (
-        _from_logits(scores, rows, args) if probabilities is None else _from_probs(probabilities, args.floor, notes)
-    )
+    probabilities = None
+    if option == "--probs":
+        probabilities = _raised(_probabilities(scores, rows, notes), args.floor, notes)
+        logits = jaxcal.logits_from_probs(jnp.asarray(probabilities))
+    else:
+        logits = _from_logits(scores, rows, args)
     labels = names = None
     if labelled:
         raw = _labels(source, args, n, scores)[rows]
@@ -232,11 +234,15 @@ def _probabilities(scores: np.ndarray, rows: np.ndarray, notes: list[str]) -> np
     return p
 
 
-def _from_probs(p: np.ndarray, floor: float | None, notes: list[str]) -> jax.Array:
+def _raised(p: np.ndarray, floor: float | None, notes: list[str]) -> np.ndarray:
+    """Probabilities below the floor raised to it, and rows that hold such renormalized."""
+    if floor is None:
+        return p
     k = p.shape[1]
-    if floor is not None:
-        smallest = float(jnp.finfo(jnp.result_type(float)).tiny)
-        if not smallest <= floor < 1 / k:
-            raise UserError(f"--floor must be at least {smallest:.2g} and below 1/k = {1 / k:.4g}, got {floor:g}")
-        notes.append(f"{int((p < floor).sum()):,} probabilities below {floor:g} were raised to it")
-    return jaxcal.logits_from_probs(jnp.asarray(p), floor=floor)
+    smallest = float(jnp.finfo(jnp.result_type(float)).tiny)
+    if not smallest <= floor < 1 / k:
+        raise UserError(f"--floor must be at least {smallest:.2g} and below 1/k = {1 / k:.4g}, got {floor:g}")
+    low = p < floor
+    notes.append(f"{int(low.sum()):,} probabilities below {floor:g} were raised to it")
+    raised = np.maximum(p, floor)
+    return np.where(low.any(-1, keepdims=True), raised / raised.sum(-1, keepdims=True), p)

@@ -28,9 +28,8 @@ def accuracy(logits, labels, *, weights=None) -> jax.Array:
         0.5
     """
     logits = checks.as_logits(logits)
+    checks.require_rows(logits, "accuracy")
     labels = checks.as_labels(labels, logits)
-    if logits.ndim < 2:
-        raise ValueError(f"accuracy needs logits of shape (..., n, k), got {logits.shape}")
     weights = checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
     value = _accuracy(logits, labels, weights)
     if not checks.is_traced(value):

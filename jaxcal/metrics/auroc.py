@@ -2,11 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from jaxcal import checks
-from jaxcal.metrics.events import as_events
+from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.solvers import argsort, run_totals, runs, total
 
 
@@ -38,36 +36,13 @@ def auroc(scores, y, *, weights=None) -> jax.Array:
         Hanley and McNeil, Radiology 1982.
     """
     scores, y, weights = as_events(scores, y, weights, name="scores")
-    value = _auroc(scores, y, weights)
-    if not checks.is_traced(value) and np.isnan(value).all():
-        bad = np.isnan(_clean(scores, y, weights)[3])
-        checks.raise_if_unusable(bad, lambda: f"auroc: {_explain(scores, y, weights)}")
-    return value
-
-
-def _clean(scores, y, weights):
-    """As `events.clean`, for scores on the whole line; the last is 1, or NaN where the lane is invalid."""
-    dtype = checks.compute_dtype(scores)
-    ndim = max(a.ndim for a in (scores, y, weights) if a is not None)
-    s, y, w = checks.align(ndim, scores.astype(dtype), y.astype(dtype), weights)
-    w = jnp.ones(s.shape[-1:], dtype) if w is None else w
-    valid = ~jnp.isnan(s) & ((y == 0) | (y == 1))
-    ok = jnp.all(valid | ~(w > 0), axis=-1) & jnp.all((w >= 0) & (w < jnp.inf), axis=-1) & jnp.any(w > 0, axis=-1)
-    s, y, w = jnp.where(jnp.isnan(s), 0, s), jnp.where((y == 0) | (y == 1), y, 0), jnp.where(w > 0, w, 0)
-    return s, y, w, jnp.where(ok, 1, jnp.nan).astype(dtype)
-
-
-def _explain(scores, y, weights):
-    s, w = np.asarray(scores), 1 if weights is None else np.asarray(weights)
-    bad = np.isnan(s) & (w > 0)
-    if bad.any():
-        return f"scores must not be NaN, got {checks.first(np.broadcast_to(s, bad.shape), bad)}"
-    return checks.find_event_fault(np.zeros(s.shape), y, weights)
+    return report(_auroc(scores, y, weights), scores, y, weights, "auroc", scores=True)
 
 
 @jax.jit
 def _auroc(scores, y, weights):
-    s, y, w, poison = _clean(scores, y, weights)
+    events = clean(scores, y, weights, scores=True)
+    s, y, w = events.p, events.y, events.w
     order = argsort(s)
     s = jnp.take_along_axis(s, order, axis=-1)
     y, w = (_ordered(a, order) for a in (y, w))
@@ -77,7 +52,7 @@ def _auroc(scores, y, weights):
     positive, negative = (run_totals(w * c, run, n) for c in (y, 1 - y))
     positive, negative = (c / jnp.where(total(c) > 0, total(c), jnp.nan)[..., None] for c in (positive, negative))
     below = lax.cumsum(negative, axis=negative.ndim - 1) - negative / 2
-    return total(positive * below) * poison
+    return total(positive * below) * events.poison
 
 
 def _ordered(values, order):

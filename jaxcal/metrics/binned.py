@@ -9,9 +9,12 @@ import numpy as np
 
 from jaxcal import checks
 from jaxcal.metrics.events import Events, as_events, clean, report
+from jaxcal.resampling import without_bootstrap
 from jaxcal.solvers import argsort, bin_rule, mass_bin, segment_totals
 
 _NORMS = ("l1", "l2", "max")
+
+_NO_BOOTSTRAP = "its bias is of the order of its spread; take debiased_ece with method='centred'"
 
 
 class Bins(NamedTuple):
@@ -23,6 +26,7 @@ class Bins(NamedTuple):
     gap: jax.Array  # sum of weight * (outcome - probability), summed as differences
 
 
+@without_bootstrap(_NO_BOOTSTRAP)
 def ece(
     p, y, *, num_bins: int = 15, norm: str = "l1", bins: str | Sequence[float] = "width", weights=None
 ) -> jax.Array:
@@ -63,6 +67,7 @@ def ece(
     return report(_ece(p, y, weights, bin_rule(bins, num_bins), norm), p, y, weights, "ece")
 
 
+@without_bootstrap(_NO_BOOTSTRAP)
 def ace(p, y, *, num_bins: int = 15, weights=None) -> jax.Array:
     r"""Adaptive calibration error (ACE): the mean gap of ranges of equal weight.
 

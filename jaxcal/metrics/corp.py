@@ -14,6 +14,7 @@ from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import Groups, calibrated_outcomes, group
 from jaxcal.metrics.rank import ordered_groups
 from jaxcal.metrics.results import Interval
+from jaxcal.resampling import without_bootstrap
 from jaxcal.solvers import isotonic_regression, sort, total
 
 
@@ -53,6 +54,9 @@ class CorpCurve:
     frequency: jax.Array
 
 
+@without_bootstrap(
+    "its bias is of the order of its spread; take the corrected murphy_decomposition with method='centred'"
+)
 def corp_decomposition(p, y, *, loss: ProperLoss = half_brier_loss, weights=None) -> CorpDecomposition:
     r"""Decomposition of a mean proper loss by isotonic recalibration (CORP).
 

@@ -6,8 +6,10 @@ from jax import lax
 
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import Groups, group
+from jaxcal.resampling import without_bootstrap
 
 
+@without_bootstrap("its bias is of the order of its spread; take kolmogorov_smirnov_calibration for a test")
 def cutoff_calibration_error(p, y, *, weights=None) -> jax.Array:
     r"""Cutoff calibration error, the largest |mean residual| over intervals: sup_I |E[(y - p) 1{p in I}]|.
 

@@ -41,16 +41,17 @@ def as_events(p, y, weights, *, name: str = "p"):
     return checks.as_binary(p, y, weights, name=name, outcomes_name="y", remedy=remedy)
 
 
-def clean(p, y, weights, *, whole: bool = False) -> Events:
+def clean(p, y, weights, *, whole: bool = False, scores: bool = False) -> Events:
     """Values in range, NaN lanes marked: for the compiled part of a metric. Leading axes are aligned, not broadcast.
 
     With `whole` weights that are no whole numbers are invalid: an estimate that counts pairs of rows needs to know how
-    many copies of a row there are.
+    many copies of a row there are. With `scores` p is on the whole line, ends included.
     """
     dtype = checks.compute_dtype(p)
     ndim = max(a.ndim for a in (p, y, weights) if a is not None)
     p, y, weights = checks.align(ndim, p.astype(dtype), y.astype(dtype), weights)
-    valid = (p >= 0) & (p <= 1) & ((y == 0) | (y == 1))
+    readable = ~jnp.isnan(p) if scores else (p >= 0) & (p <= 1)
+    valid = readable & ((y == 0) | (y == 1))
     if weights is None:
         ok = jnp.all(valid, axis=-1)
     else:
@@ -62,18 +63,19 @@ def clean(p, y, weights, *, whole: bool = False) -> Events:
             ok &= jnp.all(weights == jnp.round(weights), axis=-1)
         weights = jnp.where((weights > 0) & (weights < jnp.inf), weights, 0)
     # not where(weights > 0): scores that do not depend on the lane's weights are sorted once for all lanes
-    p = jnp.where((p >= 0) & (p <= 1), p, 0)
+    p = jnp.where(readable, p, 0)
     y = jnp.where((y == 0) | (y == 1), y, 0)
     return Events(p, y, weights, jnp.where(ok, 1, jnp.nan).astype(dtype))
 
 
-def report(result, p, y, weights, call: str, *, whole: bool = False):
+def report(result, p, y, weights, call: str, *, whole: bool = False, scores: bool = False):
     """`result`, after an eager call without any valid lane has raised; estimates may be NaN where they do not exist."""
     if isinstance(result, TestResult):
         result = replace(result, reliable=result.reliable & ~jnp.isnan(result.p_value))
     if not checks.is_traced(result):
         values = np.asarray(jax.tree.leaves(result)[0])
-        if values.size and np.isnan(values).all() and np.isnan(clean(p, y, weights, whole=whole).poison).all():
-            fault = checks.find_event_fault(p, y, weights, whole=whole)
+        reading = {"whole": whole, "scores": scores}
+        if values.size and np.isnan(values).all() and np.isnan(clean(p, y, weights, **reading).poison).all():
+            fault = checks.find_event_fault(p, y, weights, **reading)
             raise ValueError(f"{call}: {fault or f'weights are too large or too small for {p.dtype}'}")
     return result

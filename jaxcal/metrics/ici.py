@@ -11,6 +11,7 @@ from jaxcal import checks
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import Groups
 from jaxcal.metrics.rank import ordered_groups
+from jaxcal.resampling import without_bootstrap
 from jaxcal.solvers import argsort, total
 
 # Points of the regression that are computed together: vectorized on CPU, and a few parallel rows on an accelerator.
@@ -34,6 +35,7 @@ class CalibrationIndex:
     emax: jax.Array
 
 
+@without_bootstrap("its bias is of the order of its spread; take debiased_ece with method='centred'")
 def ici(p, y, *, span: float = 0.75, num_points: int = 128, weights=None) -> CalibrationIndex:
     r"""Integrated calibration index (ICI): mean distance of the forecasts from a smooth calibration curve.
 
@@ -74,8 +76,8 @@ def ici(p, y, *, span: float = 0.75, num_points: int = 128, weights=None) -> Cal
         Austin and Steyerberg, "The Integrated Calibration Index (ICI) and related metrics", Statistics in Medicine
         2019. Cleveland and Devlin, JASA 1988.
     """
-    if not 0 < span <= 1:
-        raise ValueError(f"span must be in (0, 1], got {span}")
+    if not checks.is_number(span) or not 0 < span <= 1:
+        raise ValueError(f"span must be in (0, 1], got {span!r}")
     num_points = checks.require_count(num_points, "num_points", 2)
     p, y, weights = as_events(p, y, weights)
     return report(_index(p, y, weights, float(span), num_points), p, y, weights, "ici")

@@ -33,6 +33,8 @@ def check_kernel(kernel: str, bandwidth) -> jax.Array | None:
     if bandwidth is None:
         return None
     bandwidth = checks.as_array(bandwidth, "bandwidth")
+    if jnp.issubdtype(bandwidth.dtype, jnp.complexfloating):
+        raise TypeError(f"bandwidth must be real, got dtype {bandwidth.dtype}")
     if bandwidth.ndim:
         raise ValueError(f"bandwidth must be one number, got shape {bandwidth.shape}; jax.vmap takes several")
     if not checks.is_traced(bandwidth) and not bandwidth > 0:
@@ -49,7 +51,8 @@ def positive_or_nan(bandwidth: jax.Array, dtype) -> jax.Array:
 def evaluate(kernel: str, squares: jax.Array, bandwidth: jax.Array) -> jax.Array:
     """The kernel of squared distances; the derivative of Laplace's, which has none at distance 0, is 0 there."""
     if kernel == "gaussian":
-        return jnp.exp(-squares / (2 * bandwidth**2))
+        scale = 1 / bandwidth  # its square may overflow, to the limit of the kernel; that of the bandwidth may vanish
+        return jnp.exp(-squares * scale * scale / 2)
     apart = squares > 0
     return jnp.exp(-jnp.where(apart, jnp.sqrt(jnp.where(apart, squares, 1)), 0) / bandwidth)
 
@@ -131,8 +134,8 @@ def median_gap(groups: Groups) -> jax.Array:
     derivatives.
 
     Found by bisection of the bits of a float: each step counts, for every score, the rows above it within the distance.
-    Pairs of one group have distance 0. Distances are exact to one rounding of a score. Ranks of more than 2^24 pairs
-    are rounded in float32.
+    Pairs of one group have distance 0. Distances are differences of floats, exact but for those of more than a factor
+    of 2. Ranks of more than 2^24 pairs are rounded in float32.
     """
     shape = jnp.broadcast_shapes(groups.score.shape, groups.weight.shape)
     n = shape[-1]
@@ -142,7 +145,9 @@ def median_gap(groups: Groups) -> jax.Array:
         own = m * (m - 1) / 2
 
         def count(distance):
-            last = jnp.searchsorted(z, z + distance, side="right") - 1
+            # rounding leaves z + distance on the right side of every score, but for one that equals the result
+            last = jnp.minimum(jnp.searchsorted(z, z + distance), n - 1)
+            last = last - (z[last] - z > distance)
             return total(own + m * (rows[last] - rows))
 
         low, high = _middle(count, count(jnp.ones((), z.dtype)))

@@ -9,9 +9,11 @@ from jaxcal import checks
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import Groups, group, without_empty
 from jaxcal.metrics.results import Interval
+from jaxcal.resampling import without_bootstrap
 from jaxcal.solvers import total
 
 
+@without_bootstrap("copies of a row are neighbours that correlate; take rank_ece_interval")
 def rank_ece(p, y, *, weights=None) -> jax.Array:
     r"""Rank estimate of the squared l2 calibration error E[(E[y|p] - p)^2].
 

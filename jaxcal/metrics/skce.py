@@ -23,11 +23,13 @@ from jaxcal.metrics.kernels import (
     vector_product,
 )
 from jaxcal.metrics.results import TestResult
+from jaxcal.resampling import without_bootstrap
 from jaxcal.solvers import log_softmax, total
 
 ESTIMATORS = ("unbiased", "biased", "linear")
 
 
+@without_bootstrap("copies of a row correlate; take skce_test, which centres its resamples")
 def skce(p, y, *, kernel: str = "laplace", estimator: str = "unbiased", bandwidth=None, weights=None) -> jax.Array:
     r"""Squared kernel calibration error of a binary event, E[k(p, p') (y - p) (y' - p')] of two independent rows.
 
@@ -40,7 +42,7 @@ def skce(p, y, *, kernel: str = "laplace", estimator: str = "unbiased", bandwidt
         kernel: "laplace", exp(-|p - p'| / nu), or "gaussian", exp(-(p - p')^2 / (2 nu^2)), static.
         estimator: "unbiased", "biased" or "linear", static.
         bandwidth: nu > 0, one number. None: the median of |p_i - p_j| over all pairs i < j, exact (1 if that is 0).
-        weights: counts `(..., n)`; not for "linear", which reads the rows in their order.
+        weights: whole counts `(..., n)`; not for "linear", which reads the rows in their order.
 
     Returns:
         `(...)`; float32 for half-precision input. Invalid lanes are NaN, and so is an estimate without a pair of rows;
@@ -63,11 +65,10 @@ def skce(p, y, *, kernel: str = "laplace", estimator: str = "unbiased", bandwidt
     _check_estimator(estimator, weights)
     bandwidth = check_kernel(kernel, bandwidth)
     p, y, weights = as_events(p, y, weights)
-    return report(
-        _skce(p, y, weights, bandwidth, kernel, estimator), p, y, weights, "skce", whole=estimator == "unbiased"
-    )
+    return report(_skce(p, y, weights, bandwidth, kernel, estimator), p, y, weights, "skce", whole=True)
 
 
+@without_bootstrap("copies of a row correlate; take skce_multiclass_test, which centres its resamples")
 def skce_multiclass(
     logits, labels, *, kernel: str = "laplace", estimator: str = "unbiased", bandwidth=None, weights=None
 ) -> jax.Array:
@@ -82,7 +83,7 @@ def skce_multiclass(
         estimator: "unbiased", "biased" or "linear", static.
         bandwidth: nu > 0, one number. None: the median of d over all pairs of at most 2048 rows; of more rows, over the
             pairs of 2048 that divide them evenly in the order of a fixed projection (1 if that is 0).
-        weights: counts `(..., n)`; not for "linear", which reads the rows in their order.
+        weights: whole counts `(..., n)`; not for "linear", which reads the rows in their order.
 
     Returns:
         `(...)`; float32 for half-precision logits. Invalid lanes are NaN, and so is an estimate without a pair of rows;
@@ -132,7 +133,7 @@ def estimate(estimator: str, pairs: jax.Array, squares: jax.Array, n: jax.Array)
 
 @partial(jax.jit, static_argnums=(4, 5))
 def _skce(p, y, weights, bandwidth, kernel, estimator):
-    events = clean(p, y, weights, whole=estimator == "unbiased")
+    events = clean(p, y, weights, whole=True)  # the median distance counts pairs of copies, too
     if estimator == "linear":
         h = neighbour_terms(events, kernel, bandwidth)
         return total(h) / (h.shape[-1] or jnp.nan) * events.poison
@@ -180,16 +181,15 @@ class Rows(NamedTuple):
 def as_rows(logits, labels, weights, call: str):
     """Static checks of logits `(..., n, k)`, labels and weights `(..., n)`."""
     logits = checks.as_logits(logits)
+    checks.require_rows(logits, call)
     labels = checks.as_labels(labels, logits)
-    if logits.ndim < 2:
-        raise ValueError(f"{call} needs logits of shape (..., n, k), got {logits.shape}")
     return logits, labels, checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
 
 
 def report_rows(result, poison, logits, labels, weights, call: str):
     """`result`, after an eager call without any valid lane has raised."""
     if not checks.is_traced(result, poison):
-        explain = lambda: checks.explain_multiclass(logits, labels, weights, call=call)  # noqa: E731
+        explain = lambda: checks.explain_multiclass(logits, labels, weights, call=call, whole=True)  # noqa: E731
         checks.raise_if_unusable(np.isnan(poison), explain)
     if isinstance(result, TestResult):
         result = replace(result, reliable=result.reliable & ~jnp.isnan(result.p_value))
@@ -234,6 +234,7 @@ def _clean_rows(logits, labels, weights) -> Rows:
     present = weights > 0
     valid = (labels >= 0) & (labels < k) & jnp.isfinite(peak)  # the largest of a row with NaN is NaN
     ok = jnp.all(valid | ~present) & jnp.all((weights >= 0) & (weights < jnp.inf)) & jnp.any(present)
+    ok &= jnp.all(weights == jnp.round(weights))  # pairs of copies count
     usable = valid & present
     log_p = log_softmax(jnp.where(usable[:, None], logits, 0))
     p = jnp.exp(log_p)

@@ -12,6 +12,7 @@ from jaxcal import checks
 from jaxcal.metrics.events import Events, as_events, clean, report
 from jaxcal.metrics.groups import group
 from jaxcal.metrics.smoothing import enough_cells, lay_out, smoothed_mass, spectrum
+from jaxcal.resampling import without_bootstrap
 from jaxcal.solvers import argsort, bracketed_root, total
 
 # Cells of the grid that serves ordinary data (bandwidths above 5e-4, where calibrated forecasts come with n = 1e8, or
@@ -29,6 +30,7 @@ _SMALLEST_TOP = 1e-7
 _MAX_STEPS = 60
 
 
+@without_bootstrap("its bias is of the order of its spread; take debiased_ece with method='centred'")
 def smooth_ece(p, y, *, bandwidth=None, weights=None) -> jax.Array:
     r"""Smooth calibration error (smECE).
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxcal import checks
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import group
+from jaxcal.metrics.kernels import positive_or_nan
 from jaxcal.metrics.smooth_ece import as_bandwidth, smooth_value
 from jaxcal.metrics.smoothing import lay_out, spectrum
 
@@ -19,6 +20,9 @@ _CELLS = 1 << 13
 
 # exp(-(k pi s)^2 / 2) < 1e-14 beyond, for the smallest bandwidth s.
 _WAVES = 2624
+
+# Beyond, exp(-(pi s)^2 / 2) < 1e-214: nothing but the mean is left.
+_LARGEST_BANDWIDTH = 10.0
 
 # Share of the data in reach of a point below which rounding of float32 (1e-7) would show in the frequency.
 _SMALLEST_SHARE = 1e-5
@@ -52,7 +56,7 @@ def smooth_reliability_curve(p, y, *, bandwidth=None, num_points: int = 201, wei
     Args:
         p: probabilities `(..., n)` in [0, 1]; y: outcomes `(..., n)` in {0, 1}.
         bandwidth: standard deviation s > 0 of the kernel, a number or `(...)`; None takes smECE. Less than 1/1024, what
-            a plot can show, counts as that.
+            a plot can show, counts as that; at inf the frequency is the mean outcome.
         num_points: number of points t from 0 to 1, static.
         weights: counts `(..., n)`.
 
@@ -85,11 +89,12 @@ def smooth_reliability_curve(p, y, *, bandwidth=None, num_points: int = 201, wei
 @jax.jit(static_argnums=4)
 def _curve(p, y, weights, bandwidth, num_points):
     events = jax.lax.stop_gradient(clean(p, y, weights))
-    width = smooth_value(events, None) if bandwidth is None else bandwidth
+    width = smooth_value(events, None) if bandwidth is None else positive_or_nan(bandwidth, events.p.dtype)
     width = jnp.maximum(width, _SMALLEST_BANDWIDTH) * events.poison
     groups = group(events)
     layout = lay_out(groups.score, _CELLS, jnp.ones(groups.score.shape[:-1], groups.score.dtype))  # nothing is cut
-    damping = jnp.exp(-((jnp.arange(_WAVES) * (math.pi * width[..., None])) ** 2) / 2)
+    sigma = jnp.minimum(width, _LARGEST_BANDWIDTH)[..., None]
+    damping = jnp.exp(-((jnp.arange(_WAVES) * (math.pi * sigma)) ** 2) / 2)
     all_rows, positive = (
         _at_points(spectrum(layout, groups.score, a)[..., :_WAVES] * damping, num_points)
         for a in (groups.weight, groups.positive)

@@ -9,6 +9,7 @@ from jax import lax
 from jaxcal.metrics.binned import norm_of, require_norm
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import Groups, group
+from jaxcal.resampling import without_bootstrap
 from jaxcal.solvers import mass_bin, run_totals
 
 # Bins whose frequencies are compared in one step: most sweeps end below it, and a longer one gains nothing.
@@ -28,6 +29,7 @@ class SweepResult(NamedTuple):
     num_bins: jax.Array  # int32; 0 in invalid lanes
 
 
+@without_bootstrap("its bias is of the order of its spread; take debiased_ece with method='centred'")
 def ece_sweep(p, y, *, norm: str = "l1", weights=None) -> SweepResult:
     r"""Calibration error from the largest number of equal-mass bins up to which frequencies increase (monotone sweep).
 

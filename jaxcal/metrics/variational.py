@@ -8,11 +8,15 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from jaxcal import checks
 from jaxcal.calibrators import fit_temperature
 from jaxcal.calibrators.temperature import aligned, prepare
 from jaxcal.cross_fit import cross_fit
 from jaxcal.losses import weighted_mean
+from jaxcal.resampling import without_bootstrap
 from jaxcal.solvers import log_softmax
+
+_NO_BOOTSTRAP = "copies of a row are on both sides of a split; take the calibration of decompose with method='centred'"
 
 
 @jax.tree_util.register_dataclass
@@ -31,6 +35,7 @@ class ConfidenceError:
     under_confidence: jax.Array
 
 
+@without_bootstrap(_NO_BOOTSTRAP)
 def variational_calibration_error(
     logits, labels, *, norm: float = 1.0, calibrator: Callable = fit_temperature, folds: int = 5, key, weights=None
 ) -> jax.Array:
@@ -72,13 +77,14 @@ def variational_calibration_error(
     References:
         Braun et al., "Variational calibration errors", 2026.
     """
-    if not norm >= 1:
-        raise ValueError(f"norm must be >= 1, got {norm}")
+    if not checks.is_number(norm) or not norm >= 1:
+        raise ValueError(f"norm must be a number >= 1, got {norm!r}")
     logits, labels, weights = prepare(logits, labels, weights, "variational_calibration_error")
     mapped = cross_fit(calibrator, logits, labels, folds=folds, key=key, weights=weights)
     return _vector_error(logits, labels, weights, mapped, float(norm))
 
 
+@without_bootstrap(_NO_BOOTSTRAP)
 def variational_confidence_error(
     logits, labels, *, calibrator: Callable = fit_temperature, folds: int = 5, key, weights=None
 ) -> ConfidenceError:

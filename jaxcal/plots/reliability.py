@@ -8,10 +8,12 @@ from jaxcal.plots.places import Places
 # Okabe and Ito's palette, told apart with every kind of colour vision.
 _COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = "oDs^v<"
-_GREY = "#4D4D4D"
 # Columns of the panel of forecasts where a curve has no bins of its own: a density of 50 is all of them in one column,
 # and the panel goes no higher.
 _COLUMNS = 50
+# Half the width at which a forecast of a few shows in the panel, where others are no nearer: at a spacing up to 0.1
+# they fill it, which looks like the density that they stand for, and beyond they stand alone.
+_REACH = 0.05
 # Of bands and of the forecasts: two that overlap must both be seen.
 _FILL = 0.16
 _DENSITY = "density, n = "
@@ -37,7 +39,8 @@ def reliability_diagram(
     CORP curve is a line through its distinct forecasts, and `band` is shaded: where the line would lie if the forecasts
     were calibrated; a smooth curve is a line over the middle 99 % of the smoothed forecasts, wide where they are many.
     The panel below shows where the forecasts are, and how many: their density, whose integral is 1 for every kind of
-    curve, so that models can be compared; of a binned curve it is constant in each bin. On the diagonal forecasts are
+    curve, so that models can be compared; of a binned curve it is constant in each bin, and of a CORP curve in columns
+    that are cut between its forecasts. On the diagonal forecasts are
     calibrated, below it over-confident (for the top label).
 
     Legend, curves and panel share the space that `ax` had, with room for labels left to the layout of the figure, as
@@ -126,9 +129,27 @@ def _corp(ax, panel, curve, band, style):
         shade.set_gid(_BAND)
     few = {"marker": ".", "markersize": 4} if len(x) <= _COLUMNS else {}  # forecasts that take a few values
     (line,) = ax.plot(x, curve["frequency"][seen], linewidth=1.4, zorder=3, **few, **style)
-    density, edges = np.histogram(x, _COLUMNS, (0, 1), weights=_COLUMNS * curve["count"][seen] / curve["count"].sum())
+    edges = _columns(x)
+    share, _ = np.histogram(x, edges, weights=curve["count"][seen] / curve["count"].sum())
+    density = np.minimum(share / np.diff(edges), _COLUMNS)
     _forecasts(panel, edges, density, color)
     return line, density
+
+
+def _columns(values):
+    """Edges of the columns for distinct forecasts, increasing: where one would cut through what belongs to a value it
+    is moved to the middle between two. Of multiples of 0.01 a column then holds as many as its width says."""
+    edges = np.arange(_COLUMNS + 1) / _COLUMNS
+    gaps = np.diff(values, prepend=-np.inf, append=np.inf) / 2
+    half = np.minimum(np.minimum(gaps[:-1], gaps[1:]), _REACH)
+    nearest = np.searchsorted((values[1:] + values[:-1]) / 2, edges)
+    offset, half = edges - values[nearest], half[nearest]
+    edges = np.where(np.abs(offset) < half, values[nearest] + np.copysign(half, offset), edges)
+    edges[[0, -1]] = 0, 1
+    edges = np.unique(np.clip(edges, 0, 1))
+    edges = edges[np.diff(edges, append=2) > 1e-6]  # one middle, found from either side
+    edges[0] = 0
+    return edges
 
 
 def _smooth(ax, panel, curve, band, style):
@@ -160,7 +181,7 @@ def _write_count(panel, count):
     numbers = panel.get_title("left").removeprefix(_DENSITY)
     if number not in numbers.split("; "):
         numbers = f"{numbers}; {number}" if numbers else number
-        panel.set_title(_DENSITY + numbers, loc="left", fontsize="small", color=_GREY, pad=2)
+        panel.set_title(_DENSITY + numbers, loc="left", fontsize="small", pad=2)
 
 
 def _fit_density(panel, highest):
@@ -184,12 +205,13 @@ def _draw_legend(ax, places):
 
 def _places(ax) -> Places:
     """Of the parts of the diagram, made at the first call together with everything that is drawn once."""
+    from matplotlib import rcParams
     from matplotlib.ticker import MaxNLocator
 
     places = ax.get_axes_locator()
     if isinstance(places, Places) and places.panel in ax.child_axes:
         return places
-    ax.plot([0, 1], [0, 1], color=_GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+    ax.plot([0, 1], [0, 1], color=rcParams["axes.edgecolor"], alpha=0.7, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="observed frequency", aspect="equal")
     ax.tick_params(labelbottom=False)
     places = Places(ax)

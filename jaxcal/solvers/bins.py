@@ -13,9 +13,12 @@ def bin_rule(bins, num_bins: int) -> tuple:
         if bins not in ("width", "mass"):
             raise ValueError(f'bins must be "width", "mass" or a sequence of edges, got {bins!r}')
         return ("mass", num_bins) if bins == "mass" else ("edges", *(np.arange(num_bins + 1) / num_bins).tolist())
-    edges = np.asarray(bins, np.float64)
+    try:
+        edges = np.asarray(bins, np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f'bins must be "width", "mass" or a sequence of edges, got {bins!r}') from error
     if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or edges[-1] != 1 or not (np.diff(edges) > 0).all():
-        raise ValueError(f"edges must increase strictly from 0 to 1, got {edges.tolist()}")
+        raise ValueError(f"bins: edges must increase strictly from 0 to 1, got {edges.tolist()}")
     return ("edges", *edges.tolist())
 
 
