@@ -26,7 +26,7 @@ from jaxcal.calibrators.structured import fit_structured_matrix, fit_structured_
 from jaxcal.calibrators.temperature import aligned, fit_temperature, prepare
 from jaxcal.calibrators.vector_scaling import fit_vector_scaling
 from jaxcal.calibrators.venn_abers import fit_venn_abers
-from jaxcal.cross_fit import fit_folds, out_of_fold
+from jaxcal.cross_fit import Split, fit_split, out_of_fold, split_of
 from jaxcal.losses import (
     ProperLoss,
     half_brier_loss,
@@ -226,11 +226,8 @@ def select_calibrator(
     logits, labels, weights = prepare(logits, labels, weights, "select_calibrator")
     calibrators = default_calibrators(logits.shape[-1], loss=loss) if calibrators is None else calibrators
     require_calibrators(calibrators)
-    checks.require_key(key, "select_calibrator")
-    losses = [
-        held_out_losses(calibrator, loss, logits, labels, weights, folds=folds, key=key)
-        for calibrator in calibrators.values()
-    ]
+    split = split_of(logits, folds=folds, key=key, call="select_calibrator")
+    losses = [held_out_losses(c, loss, split, logits, labels, weights) for c in calibrators.values()]
     selection = decide(losses, tuple(calibrators), weights, rule)
     if checks.is_traced(selection):
         return selection
@@ -255,15 +252,11 @@ def require_calibrators(calibrators) -> None:
         reject_binary(calibrator)
 
 
-def held_out_losses(calibrator, loss, logits, labels, weights, *, folds, key) -> tuple[jax.Array, jax.Array]:
-    """Out-of-fold loss of each row, `(..., n)`, and worst status, `(...)`, of one calibrator; arguments `prepare`d."""
-    return _held_out_losses(calibrator, loss, folds, logits, labels, weights, key)
-
-
 # compiled as a whole, so that a calibrator whose data are no good to it is NaN and does not raise
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _held_out_losses(calibrator, loss, folds, logits, labels, weights, key):
-    split, fits = fit_folds(calibrator, logits, labels, weights, folds=folds, key=key, call="select_calibrator")
+@partial(jax.jit, static_argnums=(0, 1))
+def held_out_losses(calibrator, loss, split: Split, logits, labels, weights) -> tuple[jax.Array, jax.Array]:
+    """Out-of-fold loss of each row, `(..., n)`, and worst status, `(...)`, of one calibrator; arguments `prepare`d."""
+    fits = fit_split(calibrator, split, logits, labels, weights)
     z, y, w = aligned(out_of_fold(split, fits, logits), labels, weights)
     losses = per_example(loss, z, y)
     if w is not None:

@@ -9,6 +9,7 @@ import numpy as np
 import jaxcal
 from jaxcal.calibrators.temperature import prepare
 from jaxcal.cli.console import table
+from jaxcal.cross_fit import split_of
 from jaxcal.selection import CalibratorSelection, decide, default_calibrators, held_out_losses, known_calibrators
 
 AUTO = "auto"
@@ -52,10 +53,10 @@ def choose(args, data, loss, progress: Callable) -> Choice:
     folds = args.folds or min(_FOLDS, len(data.labels))
     logits, labels, weights = prepare(data.logits, data.labels, data.weights, "audit")
     calibrators = default_calibrators(logits.shape[-1], loss=loss)
-    losses, key = [], jax.random.key(args.seed)
+    split, losses = split_of(logits, folds=folds, key=jax.random.key(args.seed), call="audit"), []
     with progress("comparing calibrators", len(calibrators)) as advance:
         for calibrator in calibrators.values():
-            found = held_out_losses(calibrator, loss, logits, labels, weights, folds=folds, key=key)
+            found = held_out_losses(calibrator, loss, split, logits, labels, weights)
             losses.append(jax.block_until_ready(found))
             advance(1)
     selection = decide(losses, tuple(calibrators), weights, "one-standard-error")
