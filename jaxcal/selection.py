@@ -214,7 +214,7 @@ def select_calibrator(
         >>> choices = {"none": jaxcal.fit_identity, "temperature": jaxcal.fit_temperature}
         >>> selection = jaxcal.select_calibrator(choices, (2 * truth).astype("float32"), labels, key=jax.random.key(0))
         >>> selection.name, f"{selection.fit.temperature:.1f}"
-        ('temperature', '1.9')
+        ('temperature', '2.0')
 
     References:
         Breiman, Friedman, Olshen and Stone, "Classification and regression trees", 1984, section 3.4.3 (the rule).
