@@ -8,6 +8,7 @@ from jaxcal.calibrators import CalibratedEnsembleFit as CalibratedEnsembleFit
 from jaxcal.calibrators import DirichletFit as DirichletFit
 from jaxcal.calibrators import EnsembleTemperatureFit as EnsembleTemperatureFit
 from jaxcal.calibrators import HistogramFit as HistogramFit
+from jaxcal.calibrators import IdentityFit as IdentityFit
 from jaxcal.calibrators import IsotonicFit as IsotonicFit
 from jaxcal.calibrators import LaplaceFit as LaplaceFit
 from jaxcal.calibrators import MatrixScalingFit as MatrixScalingFit
@@ -29,6 +30,7 @@ from jaxcal.calibrators import fit_beta as fit_beta
 from jaxcal.calibrators import fit_dirichlet as fit_dirichlet
 from jaxcal.calibrators import fit_ensemble_temperature as fit_ensemble_temperature
 from jaxcal.calibrators import fit_histogram as fit_histogram
+from jaxcal.calibrators import fit_identity as fit_identity
 from jaxcal.calibrators import fit_isotonic as fit_isotonic
 from jaxcal.calibrators import fit_matrix_scaling as fit_matrix_scaling
 from jaxcal.calibrators import fit_platt as fit_platt
@@ -103,6 +105,9 @@ from jaxcal.metrics import variational_calibration_error as variational_calibrat
 from jaxcal.metrics import variational_confidence_error as variational_confidence_error
 from jaxcal.metrics import weak_calibration_test as weak_calibration_test
 from jaxcal.savage import proper_loss as proper_loss
+from jaxcal.selection import CalibratorSelection as CalibratorSelection
+from jaxcal.selection import default_calibrators as default_calibrators
+from jaxcal.selection import select_calibrator as select_calibrator
 from jaxcal.status import Status as Status
 
 __version__ = "0.1.0"
@@ -114,6 +119,7 @@ __all__ = [
     "CalibratedEnsembleFit",
     "CalibrationIndex",
     "CalibrationLine",
+    "CalibratorSelection",
     "ConfidenceError",
     "CorpCurve",
     "CorpDecomposition",
@@ -121,6 +127,7 @@ __all__ = [
     "DirichletFit",
     "EnsembleTemperatureFit",
     "HistogramFit",
+    "IdentityFit",
     "Interval",
     "IsotonicFit",
     "LaplaceFit",
@@ -161,6 +168,7 @@ __all__ = [
     "cutoff_calibration_error",
     "debiased_ece",
     "decompose",
+    "default_calibrators",
     "ece",
     "ece_sweep",
     "estimate_prior",
@@ -169,6 +177,7 @@ __all__ = [
     "fit_dirichlet",
     "fit_ensemble_temperature",
     "fit_histogram",
+    "fit_identity",
     "fit_isotonic",
     "fit_matrix_scaling",
     "fit_platt",
@@ -199,6 +208,7 @@ __all__ = [
     "rank_ece_test",
     "reliability_curve",
     "risk",
+    "select_calibrator",
     "select_epoch",
     "skce",
     "skce_multiclass",

@@ -75,6 +75,12 @@ def cross_fit(calibrator: Callable, logits, labels, *, folds: int, key, weights=
 
 def fit_folds(calibrator, logits, labels, weights, *, folds, key, call) -> tuple[Split, Any]:
     """The split and the stacked fits, batch shape `(..., K)`."""
+    split = split_of(logits, folds=folds, key=key, call=call)
+    return split, fit_split(calibrator, split, logits, labels, weights)
+
+
+def split_of(logits, *, folds, key, call) -> Split:
+    """Random folds of the rows of `logits`, after checks of `folds` and `key`."""
     n = logits.shape[-2]
     if not isinstance(folds, int | np.integer) or isinstance(folds, bool) or not 2 <= folds <= n:
         raise ValueError(f"{call}: folds must be an integer in [2, n = {n}], got {folds!r}")
@@ -82,10 +88,14 @@ def fit_folds(calibrator, logits, labels, weights, *, folds, key, call) -> tuple
         raise ValueError(f"{call}: folds need a key for the random split, e.g. key=jax.random.key(0)")
     if not isinstance(key, jax.Array) and np.ndim(key) == 0:
         raise TypeError(f"{call}: key must be a JAX key, e.g. jax.random.key(0), got {key!r}")
-    split = split_rows(key, n, int(folds))
+    return split_rows(key, n, int(folds))
+
+
+def fit_split(calibrator, split: Split, logits, labels, weights):
+    """A stack of fits, batch shape `(..., K)`, each on the rows outside its fold."""
     kept = _training_weights(split, weights, checks.compute_dtype(logits))
     ahead = lambda a, axis: a if a.ndim == -axis - 1 else jnp.expand_dims(a, axis)  # noqa: E731
-    return split, calibrator(ahead(logits, -3), ahead(labels, -2), weights=kept)
+    return calibrator(ahead(logits, -3), ahead(labels, -2), weights=kept)
 
 
 @partial(jax.jit, static_argnums=2)

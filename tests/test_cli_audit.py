@@ -15,9 +15,10 @@ import pandas as pd
 import pytest
 
 import jaxcal
-from jaxcal.cli import bootstrap
+from jaxcal.cli import bootstrap, choice
 from jaxcal.cli.audit import LOSSES
 from jaxcal.cli.main import main
+from jaxcal.selection import known_calibrators
 
 N, K = 300, 4
 TERMS = ("risk", "calibration", "refinement", "sharpness", "uncertainty")  # the last has no interval in these data
@@ -605,3 +606,82 @@ def test_a_space_before_the_class_is_part_of_the_prefix(tmp_path, capsys):
     command = ["audit", str(tmp_path / "t.csv"), "--probs", "prob class *", "--labels", "y", "--resamples", "0"]
     assert main(command) == 0
     assert "0 = prob class 0" in capsys.readouterr().out
+
+
+@pytest.mark.once
+def test_auto_shows_what_select_calibrator_finds(capsys, data, npz, tmp_path, monkeypatch):
+    z, y, w = data
+    few = {name: known_calibrators()[name] for name in ("none", "temperature", "isotonic")}  # quicker to compile
+    monkeypatch.setattr(choice, "default_calibrators", lambda k, loss: few)
+    fit = tmp_path / "fit.npz"
+    args = (
+        npz,
+        "--logits",
+        "z",
+        "--labels",
+        "y",
+        "--weights",
+        "w",
+        "--calibrator",
+        "auto",
+        "--resamples",
+        0,
+        "--seed",
+        4,
+    )
+    report = audit(capsys, *args, "--fit", fit)
+    want = jaxcal.select_calibrator(few, z, y, key=jax.random.key(4), weights=w)
+    assert [entry["calibrator"] for entry in report["comparison"]] == list(few)
+    for name in ("risk", "standard_error", "difference", "difference_error"):
+        got = [entry[name] for entry in report["comparison"]]
+        np.testing.assert_allclose(got, getattr(want, name), rtol=1e-6)
+    assert [entry["parameters"] for entry in report["comparison"]] == [0, 1, None]
+    assert report["calibrator"] == want.name == "temperature" and report["folds"] == 5
+    assert values(report)["refinement"] == pytest.approx(float(want.risk[1]), rel=1e-6)
+    assert float(jaxcal.load(fit).temperature) == float(want.fit.temperature)
+    lines = call(capsys, "audit", *args).splitlines()
+    assert max(map(len, lines[1:])) <= 120  # the first holds the path
+    (marked,) = [line.split() for line in lines if line.endswith("chosen")]
+    assert marked[0] == "temperature" and float(marked[1]) == pytest.approx(float(want.risk[1]), rel=6e-4)
+    assert any(line.startswith("temperature: the least loss") for line in lines)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(("name", "folds"), [("none", None), ("isotonic", 3)])
+def test_a_named_calibrator_is_that_of_the_library(capsys, data, npz, tmp_path, name, folds):
+    z, y, w = data
+    fit, out = tmp_path / "fit.npz", tmp_path / "p.npy"
+    rows = (npz, "--logits", "z", "--labels", "y", "--weights", "w", "--calibrator", name, "--seed", 2)
+    args = (*rows, *(() if folds is None else ("--folds", folds)), "--resamples", 400, "--fit", fit)
+    report = audit(capsys, *args)
+    key = {} if folds is None else {"folds": folds, "key": jax.random.key(2)}
+    calibrator = known_calibrators()[name]
+    parts = jaxcal.decompose(z, y, weights=w, calibrator=calibrator, **key)
+    got = values(report)
+    for term in TERMS:
+        assert got[term] == pytest.approx(float(getattr(parts, term)), rel=1e-6, abs=1e-7)
+    assert report["estimates"]["temperature"] == {"value": None, "lower": None, "upper": None}
+    assert (report["calibrator"], report["comparison"], report["failed_resamples"]) == (name, None, 0)
+    # the width of a normal 95 % interval for the mean of the losses that were measured, weights as counts
+    mapped = calibrator(z, y, weights=w)(z) if folds is None else jaxcal.cross_fit(calibrator, z, y, weights=w, **key)
+    for term, logits in (("risk", z), ("refinement", mapped)):
+        losses = np.repeat(np.asarray(jaxcal.log_loss(logits, y), np.float64), w)
+        entry = report["estimates"][term]
+        width = 2 * 1.96 * losses.std() / np.sqrt(len(losses))
+        assert entry["upper"] - entry["lower"] == pytest.approx(width, rel=0.2)
+        assert entry["lower"] < entry["value"] < entry["upper"]
+    call(capsys, "apply", fit, npz, "--logits", "z", "--out", out)
+    want = np.exp(np.asarray(calibrator(z, y, weights=w)(z), np.float64))
+    np.testing.assert_allclose(np.load(out), want, rtol=2e-6)
+    plot = tmp_path / "r.png"
+    said = call(capsys, "audit", *rows, "--resamples", 0, "--plot", plot)
+    assert f"removed by {name}" in said and "temperature " not in said
+    assert plot.stat().st_size > 5000
+
+
+@pytest.mark.once
+def test_an_unknown_calibrator_is_refused(capsys, npz):
+    args = ["audit", npz, "--logits", "z", "--labels", "y", "--calibrator", "magic"]
+    assert main(args) == 2
+    said = capsys.readouterr().err
+    assert "invalid choice: 'magic'" in said and "venn-abers" in said

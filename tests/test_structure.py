@@ -29,7 +29,7 @@ FLOORS = [
     {"inputs", "losses", "savage", "resampling"},
     {"calibrators", "cross_fit"},
     {"metrics"},
-    {"decomposition"},
+    {"decomposition", "selection"},
     {"early_stopping", "bootstrap"},
     {"plots", "cli", "__main__"},
 ]

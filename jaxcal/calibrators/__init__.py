@@ -15,6 +15,8 @@ from jaxcal.calibrators.folding import fold_affine as fold_affine
 from jaxcal.calibrators.folding import fold_temperature as fold_temperature
 from jaxcal.calibrators.histogram import HistogramFit as HistogramFit
 from jaxcal.calibrators.histogram import fit_histogram as fit_histogram
+from jaxcal.calibrators.identity import IdentityFit as IdentityFit
+from jaxcal.calibrators.identity import fit_identity as fit_identity
 from jaxcal.calibrators.isotonic import IsotonicFit as IsotonicFit
 from jaxcal.calibrators.isotonic import fit_isotonic as fit_isotonic
 from jaxcal.calibrators.isotonic import isotonic_regression as isotonic_regression
@@ -51,6 +53,7 @@ __all__ = [
     "DirichletFit",
     "EnsembleTemperatureFit",
     "HistogramFit",
+    "IdentityFit",
     "IsotonicFit",
     "LaplaceFit",
     "MatrixScalingFit",
@@ -72,6 +75,7 @@ __all__ = [
     "fit_dirichlet",
     "fit_ensemble_temperature",
     "fit_histogram",
+    "fit_identity",
     "fit_isotonic",
     "fit_matrix_scaling",
     "fit_platt",

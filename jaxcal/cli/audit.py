@@ -5,21 +5,21 @@ import json
 import math
 import shlex
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import jaxcal
-from jaxcal.cli import bootstrap, event, predictions
+from jaxcal.cli import bootstrap, choice, event, predictions
 from jaxcal.cli.console import UserError, progress, require, table, write
 from jaxcal.cli.files import check_output, nth, replacing
 from jaxcal.cli.labels import class_of
 
 DESCRIPTION = """\
 Measure the calibration of predictions you have: risk (mean proper loss) split into calibration error, which temperature
-scaling removes, and refinement error, which it does not; temperature and accuracy; and for the confidence of the
-predicted class, or the probability of one class (--event), ECE, its successors without that bias, the calibration line,
-and tests.
+scaling or another --calibrator removes, and refinement error, which it does not; temperature and accuracy; and for the
+confidence of the predicted class, or the probability of one class (--event), ECE, its successors without that bias, the
+calibration line, and tests.
 
 What is a logit, a probability or a label is named by you and never guessed. Leave the names out to see what a file
 holds and a complete command to type."""
@@ -31,6 +31,7 @@ examples:
   jaxcal audit val.csv --probs 'p_*' --labels label            columns p_0, p_1, ..., p_10 in natural order
   jaxcal audit val.csv --probs p_cat p_dog --labels animal     labels cat and dog, matched by name
   jaxcal audit val.csv --logits score --labels y --event 1     one column: the score of class 1 of 2
+  jaxcal audit val.npz --logits z --labels y --calibrator auto  compares calibrators and keeps one
   jaxcal audit val.npz --logits z --labels y --fit t.npz && jaxcal apply t.npz test.npz --logits z --out test_p.npz
 
 labels: whole numbers from 0 to k - 1 in the order of the columns; or whatever follows the prefix common to all column
@@ -39,8 +40,10 @@ labels: whole numbers from 0 to k - 1 in the order of the columns; or whatever f
 weights: counts; a row of weight 2 equals two rows, a row of weight 0 is left out and not checked. If all are whole
   numbers, a resample draws sum(weights) rows; otherwise each row keeps its weight when it is drawn.
 intervals: 95 % percentile bootstrap over rows, centred for calibration; temperature (and folds) are fitted anew in
-  every resample. The uncertainty of nearly equally frequent classes gets none.
+  every resample, other calibrators are not. The uncertainty of nearly equally frequent classes gets none.
 bins: of equal width for the (plug-in) ECE; the mass bins of the debiased ECE hold equally many rows.
+--calibrator auto: the first calibrator of a list from simple to complex whose out-of-fold loss is within one standard
+  error of the least, the error being that of the difference row by row; the refinement is then out of fold, too.
 --json prints one object: n, k, loss, ..., in "estimates" a {"value", "lower", "upper"} for each quantity, in "tests" a
   {"statistic", "p_value", "reliable"} for each test. Infinite numbers are the strings "Infinity" and "-Infinity"; what
   does not exist is null.
@@ -70,7 +73,8 @@ _STATUS_LINES = {
 
 class _Result(NamedTuple):
     estimates: bootstrap.Estimates
-    fit: jaxcal.TemperatureFit
+    fit: Any
+    choice: choice.Choice
     intervals: bootstrap.Intervals | None
     event: dict[str, event.Estimate]
     tests: dict[str, event.Test]
@@ -92,7 +96,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--loss", choices=LOSSES, default="log", help="proper loss, also for fitting T (default: log)")
     parser.add_argument(
-        "--folds", type=int, metavar="K", help="refinement by K-fold cross-validation instead of in-sample"
+        "--calibrator",
+        choices=(choice.AUTO, *choice.NAMES),
+        default="temperature",
+        metavar="NAME",
+        help=f"what removes the calibration error (default temperature): {', '.join(choice.NAMES)}; "
+        "auto compares some and keeps one",
+    )
+    parser.add_argument(
+        "--folds",
+        type=int,
+        metavar="K",
+        help="refinement by K-fold cross-validation instead of in-sample (with --calibrator auto always, default 5)",
     )
     parser.add_argument(
         "--resamples", type=int, default=1000, metavar="B", help="bootstrap resamples (default 1000; 0: no bootstrap)"
@@ -101,9 +116,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot",
         metavar="OUT.png",
-        help="write a reliability diagram before and after temperature scaling (.png, .pdf, .svg)",
+        help="write a reliability diagram before and after calibration (.png, .pdf, .svg)",
     )
-    parser.add_argument("--fit", metavar="OUT.npz", help="save the temperature fitted on all rows, for `jaxcal apply`")
+    parser.add_argument("--fit", metavar="OUT.npz", help="save the calibrator fitted on all rows, for `jaxcal apply`")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else on stdout")
 
 
@@ -116,20 +131,16 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"--seed must be from 0 to 2^31 - 1, got {args.seed}")
     data = predictions.read_predictions(args, f"jaxcal audit {shlex.quote(args.file)}", labelled=True)
     loss = LOSSES[args.loss]
+    if args.calibrator == choice.AUTO and len(data.labels) < 2:
+        raise UserError("--calibrator auto needs at least two rows")
     chosen = None if args.event is None else class_of(args.event, data.names)
     n, k = data.logits.shape
     if args.folds is not None and not 2 <= args.folds <= n:
         raise UserError(f"--folds must be from 2 to n = {n}, got {args.folds}")
     _refuse_impossible(data, args)
-    how = {"loss": loss, "folds": args.folds, "seed": args.seed}
     try:
-        estimates, fit = bootstrap.estimate(data.logits, data.labels, data.weights, **how)
-        intervals = None
-        if args.resamples:
-            drawn = bootstrap.resample(
-                data.logits, data.labels, data.weights, fit, resamples=args.resamples, progress=progress, **how
-            )
-            intervals = bootstrap.intervals(estimates, *drawn)
+        calibrator = choice.choose(args, data, loss, progress)
+        estimates, fit, intervals = _decomposition(args, data, loss, calibrator)
         p, y = data.top_label() if chosen is None else data.event(chosen)
         drawing = {"resamples": args.resamples, "seed": args.seed}
         measured, remarks = event.estimates(p, y, data.weights, num_bins=_NUM_BINS, **drawing)
@@ -141,12 +152,12 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         raise UserError(" ".join(str(error).split())) from error
     if plot is not None:
-        _draw(plot, args, data, fit, chosen, measured["ece"].value)
+        _draw(plot, args, data, fit, calibrator, chosen, measured["ece"].value)
     if fit_file is not None:
         with replacing(fit_file) as temporary:
             fit.save(temporary)
     subject = "the top label" if chosen is None else f"class {data.names[chosen]}"
-    result = _Result(estimates, fit, intervals, measured, tests, subject, remarks)
+    result = _Result(estimates, fit, calibrator, intervals, measured, tests, subject, remarks)
     notes = data.notes + _notes(args, result, data)
     present = np.unique(data.labels)
     if chosen is None and k == 2:
@@ -158,6 +169,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     write(_table(args, data, result))
     write("")
+    if calibrator.selection is not None:
+        write(choice.shown(calibrator, k, f"{args.loss.replace('-', ' ')} loss"))
+        write("")
     write(_event_table(result))
     write("")
     for note in notes:
@@ -166,6 +180,20 @@ def run(args: argparse.Namespace) -> int:
         if path is not None:
             write(f"wrote {what} {path}")
     return 0
+
+
+def _decomposition(args, data, loss, calibrator: choice.Choice):
+    """Estimates, the calibrator fitted to all rows, and intervals."""
+    rows = (data.logits, data.labels, data.weights)
+    how = {"loss": loss, "folds": calibrator.folds, "seed": args.seed}
+    drawing = {"resamples": args.resamples, "progress": progress}
+    if calibrator.scales:
+        estimates, fit = bootstrap.estimate(*rows, **how)
+        draw = lambda: bootstrap.resample(*rows, fit, **drawing, **how)  # noqa: E731
+    else:
+        estimates, fit, losses = bootstrap.estimate_of(calibrator.calibrator, *rows, **how)
+        draw = lambda: bootstrap.resample_losses(*rows, losses, loss=loss, seed=args.seed, **drawing)  # noqa: E731
+    return estimates, fit, bootstrap.intervals(estimates, *draw()) if args.resamples else None
 
 
 def _outputs(args):
@@ -201,7 +229,7 @@ def _notes(args, result: _Result, data) -> list[str]:
     notes, weights = [], data.weights
     status = jaxcal.Status(int(result.fit.status))
     if status != jaxcal.Status.CONVERGED:
-        notes.append(f"{status.name}: {_STATUS_LINES[status]}")
+        notes.append(f"{status.name}: {_STATUS_LINES[status] if result.choice.scales else status.message}")
     intervals = result.intervals
     if intervals is not None:
         whole = weights is not None and np.all(weights == np.round(weights))
@@ -210,7 +238,9 @@ def _notes(args, result: _Result, data) -> list[str]:
             f"intervals: percentile (calibration: centred) bootstrap over {rows}, {args.resamples:,} resamples, "
             f"seed {args.seed}"
         )
-        outside = [q for q in bootstrap.Estimates._fields if not _inside(*_ends(result, q))]
+        if not result.choice.scales:
+            notes.append(f"intervals take {result.choice.name} as it is: resamples do not fit it anew")
+        outside = [q for q in _quantities(result) if not _inside(*_ends(result, q))]
         if outside:
             notes.append(
                 f"{', '.join(outside)}: outside its interval, because resamples lie on one side of an extreme value"
@@ -241,26 +271,33 @@ def _notes(args, result: _Result, data) -> list[str]:
     return notes
 
 
+def _quantities(result: _Result) -> list[str]:
+    """Names of the estimates that exist: only temperature scaling has a temperature."""
+    return [q for q in bootstrap.Estimates._fields if q != "temperature" or result.choice.scales]
+
+
 def _table(args, data, result: _Result) -> str:
     n, k = data.logits.shape
     name = f"{args.loss.replace('-', ' ')}{' loss' if args.loss != 'log' else ' loss, nats'}"
+    how = "scaling by T" if result.choice.scales else result.choice.name
     meaning = {
         "risk": f"mean {name}",
-        "calibration": "removed by scaling by T",
-        "refinement": "left after scaling by T",
+        "calibration": f"removed by {how}",
+        "refinement": f"left after {how}",
         "sharpness": "uncertainty - refinement",
         "uncertainty": "loss of class frequencies",
         "temperature": "above 1: over-confident",
         "accuracy": "",
     }
     rows = []
-    for quantity, text in meaning.items():
+    for quantity in _quantities(result):
+        text = meaning[quantity]
         value, lower, upper = _ends(result, quantity)
         interval = "" if lower is None or math.isnan(lower) else f"[{_show(lower)}, {_show(upper)}]"
         rows.append((quantity, _show(value), interval, text))
     weight = "" if data.weights is None else f", total weight {data.weights.sum():,.6g}"
-    how = f", {args.folds}-fold refinement" if args.folds else ""
-    title = f"{args.file}: {n:,} rows{weight}, {k} classes{how}"
+    folds = f", {result.choice.folds}-fold refinement" if result.choice.folds else ""
+    title = f"{args.file}: {n:,} rows{weight}, {k} classes{folds}"
     return title + "\n\n" + table(("", "estimate", "95 % interval", "meaning"), rows, left=(0, 3))
 
 
@@ -317,7 +354,9 @@ def _report(args, data, result: _Result, notes: list[str]) -> dict:
         "k": k,
         "total_weight": _plain(n if data.weights is None else data.weights.sum()),
         "loss": args.loss,
-        "folds": args.folds,
+        "folds": result.choice.folds,
+        "calibrator": result.choice.name,
+        "comparison": _comparison(result.choice, k),
         "dtype": str(data.logits.dtype),
         "event": args.event,
         "level": 0.95,
@@ -333,6 +372,25 @@ def _report(args, data, result: _Result, notes: list[str]) -> dict:
     }
 
 
+def _comparison(chosen: choice.Choice, num_classes: int) -> list[dict] | None:
+    """The evidence of `--calibrator auto`, one entry a calibrator; None where one was named."""
+    found = chosen.selection
+    if found is None:
+        return None
+    return [
+        {
+            "calibrator": name,
+            "risk": _plain(float(found.risk[i])),
+            "standard_error": _plain(float(found.standard_error[i])),
+            "difference": _plain(float(found.difference[i])),
+            "difference_error": _plain(float(found.difference_error[i])),
+            "parameters": choice.parameters(name, num_classes),
+            "status": jaxcal.Status(int(found.status[i])).name,
+        }
+        for i, name in enumerate(found.names)
+    ]
+
+
 def _plain(value: float | None) -> float | str | None:
     """A JSON number: JSON has no infinity (a string here) and no NaN (null here)."""
     if value is None or math.isnan(value):
@@ -340,8 +398,8 @@ def _plain(value: float | None) -> float | str | None:
     return float(value) if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def _draw(path, args, data, fit, chosen: int | None, ece: float) -> None:
-    """Reliability of the event before and after temperature scaling, on one Axes."""
+def _draw(path, args, data, fit, calibrator: choice.Choice, chosen: int | None, ece: float) -> None:
+    """Reliability of the event before and after calibration, on one Axes."""
     from jaxcal.plots import reliability_diagram
 
     figure = require("matplotlib.figure", "plot").Figure(figsize=(4.8, 5.6), layout="constrained")
@@ -352,9 +410,10 @@ def _draw(path, args, data, fit, chosen: int | None, ece: float) -> None:
         before, what = data.event(chosen), f"class {data.names[chosen]}"
         after = jaxcal.binary_event(fit(data.logits), data.labels, chosen)
     after_ece = float(jaxcal.ece(*after, num_bins=_NUM_BINS, weights=data.weights))
+    how = f"scaling, T = {float(fit.temperature):#.3g}" if calibrator.scales else calibrator.name
     for (confidence, correct), label in (
         (before, f"as given, ECE {ece:.3f}"),
-        (after, f"after scaling, T = {float(fit.temperature):#.3g}, ECE {after_ece:.3f}"),
+        (after, f"after {how}, ECE {after_ece:.3f}"),
     ):
         curve = jaxcal.reliability_curve(confidence, correct, num_bins=_NUM_BINS, weights=data.weights)
         reliability_diagram(curve, ax=ax, label=label)

@@ -63,6 +63,52 @@ def estimate(logits, labels, weights, *, loss, folds: int | None, seed: int):
     return Estimates(*(np.asarray(value) for value in (*values, fit.temperature, accuracy))), fit
 
 
+def estimate_of(calibrator: Callable, logits, labels, weights, *, loss, folds: int | None, seed: int):
+    """As `estimate`, of any calibrator; the temperature is NaN. Also the loss of each row as given and calibrated."""
+    fit = calibrator(logits, labels, weights=weights)
+    key = jax.random.key(seed)
+    options = {"weights": weights, "folds": folds, "key": key}
+    mapped = fit(logits) if folds is None else jaxcal.cross_fit(calibrator, logits, labels, **options)
+    # what is mapped already needs no fit
+    parts = jaxcal.decompose(
+        logits, labels, loss=loss, weights=weights, calibrator=lambda *_, weights: lambda _: mapped
+    )
+    accuracy = jaxcal.accuracy(logits, labels, weights=weights)
+    values = (parts.risk, parts.calibration, parts.refinement, parts.sharpness, parts.uncertainty, np.nan, accuracy)
+    losses = np.stack([np.asarray(loss(z, labels)) for z in (logits, mapped)], axis=-1)
+    return Estimates(*map(np.asarray, values)), fit, losses
+
+
+def resample_losses(
+    logits, labels, weights, losses, *, loss: jaxcal.ProperLoss, resamples: int, seed: int, progress: Callable
+) -> tuple[Estimates, np.ndarray]:
+    """Estimates of every resample with the calibrator as it is, not fitted anew; arguments as of `resample`.
+
+    Args:
+        losses: of each row as given and calibrated, `(n, 2)`.
+    """
+    logits, labels = np.asarray(logits), np.asarray(labels)
+    n, k = logits.shape
+    chunks = row_chunks(np.zeros(n, np.int32))
+    right = logits.argmax(-1) == labels
+    block = max(1, min(resamples, _BLOCK_BYTES // (16 * min(n, _CHUNK_ROWS))))
+    rng = np.random.default_rng(seed)
+    parts = []
+    with progress("bootstrap", len(chunks) * -(-resamples // block)) as advance, np.errstate(invalid="ignore"):
+        for start in range(0, resamples, block):
+            size = min(block, resamples - start)
+            sums = _Sums.zeros(size, 1, 2, k)
+            for rows, counts in zip(chunks, draw(rng, size, chunks, weights), strict=True):
+                sums.add(counts, 0, losses[rows], losses[rows], right[rows], labels[rows])
+                advance(1)
+            mass = sums.mass[:, 0]
+            risk, refinement = sums.loss[:, 0].T / mass
+            parts.append(
+                Estimates(*_terms(sums, mass, risk, refinement, loss), np.full(size, np.nan), sums.right / mass)
+            )
+    return Estimates(*(np.concatenate(v) for v in zip(*parts, strict=True))), np.zeros(resamples, bool)
+
+
 def intervals(sample: Estimates, estimates: Estimates, at_bound: np.ndarray) -> Intervals:
     """95 % intervals from the estimates of the sample and of resamples, leaving out those that do not exist (NaN).
 
@@ -78,12 +124,13 @@ def intervals(sample: Estimates, estimates: Estimates, at_bound: np.ndarray) -> 
         estimates = estimates._replace(calibration=calibration + shift)
     values = np.sort(np.stack(estimates), axis=1)  # NaN last
     usable = np.sum(~np.isnan(values), axis=1)
+    expected = [not np.isnan(value) for value in sample]  # only temperature scaling has a temperature
     ends = [_interval(row[:m]) for row, m in zip(values, usable, strict=True)]
     lower, upper = (Estimates(*(end[i] for end in ends)) for i in (0, 1))
     draws = estimates.uncertainty
     if float(sample.uncertainty) - draws.mean() > _MOST_BELOW * draws.std():
         lower, upper = (end._replace(uncertainty=np.nan) for end in (lower, upper))
-    return Intervals(lower, upper, int(values.shape[1] - usable.min()), int(at_bound.sum()))
+    return Intervals(lower, upper, int(values.shape[1] - usable[expected].min()), int(at_bound.sum()))
 
 
 def resample(
@@ -239,10 +286,14 @@ def _estimates(sums: _Sums, log_u, loss, dtype, folded: bool) -> tuple[Estimates
         refinement = np.where(np.isnan(rest).any((1, 2)), np.nan, held_out.sum(1) / mass)
     else:
         refinement = np.minimum(best.of(losses, slopes, log_u) / mass, risk)
+    terms = _terms(sums, mass, risk, refinement, loss)
+    return Estimates(*terms, best.temperature(log_u), sums.right / mass), bound
+
+
+def _terms(sums: _Sums, mass, risk, refinement, loss):
     frequencies = np.where(sums.classes > 0, np.log(np.maximum(sums.classes, 1e-300) / mass[:, None]), -np.inf)
     uncertainty = np.asarray(jax.jit(loss.entropy)(frequencies), np.float64)
-    terms = (risk, risk - refinement, refinement, uncertainty - refinement, uncertainty)
-    return Estimates(*terms, best.temperature(log_u), sums.right / mass), bound
+    return risk, risk - refinement, refinement, uncertainty - refinement, uncertainty
 
 
 class _Place(NamedTuple):
