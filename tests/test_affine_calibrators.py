@@ -367,7 +367,7 @@ def test_options_are_checked():
 @names
 def test_files_and_single_rows(name, fitted, tmp_path):
     fit, _ = fitted(name)
-    one = jax.tree.map(lambda a: a[0], fit)
+    one = jax.tree.map(lambda a: jnp.asarray(a[0]), fit)
     one.save(tmp_path / "fit.npz")
     z = LANES["plain"][0]
     np.testing.assert_array_equal(jaxcal.load(tmp_path / "fit.npz")(z), one(z))

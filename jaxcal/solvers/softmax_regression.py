@@ -24,6 +24,11 @@ _MAX_INNER = 200
 # Rows of the second derivatives handled at once: 2^21 numbers stay near the cache.
 _BLOCK = 1 << 21
 
+# A fit that takes more steps may have its optimum at infinity, where a penalty can make Newton's steps ever shorter: it
+# tries steps up to 2^10 times as long, which cost others nothing.
+_ORDINARY = 15
+_LONGEST = 1 << 10
+
 # Predictors that the last step still moves by this much have their optimum at infinity: at a finite one it moves them
 # by about the root of eps, at an infinite one by 1.
 _STILL_MOVING = 0.25
@@ -463,14 +468,29 @@ def _newton(kind, base, values, labels, weights, penalty, active):
         last, apart = (decrease <= _END * eps * objective) & (ridge == 0), objective <= eps
         hidden = decrease <= _HIDDEN * eps * objective
 
+        def along(t):
+            return value(theta + t * step, predictor + t * change)
+
         def too_long(t):
             enough = objective - 1e-4 * t * decrease  # Armijo's rule with its usual share
-            return (t > safe) & ~(value(theta + t * step, predictor + t * change) <= enough)
+            return (t > safe) & ~(along(t) <= enough)
 
         t = lax.while_loop(too_long, lambda t: jnp.maximum(t / 4, safe), jnp.where(hidden, safe, 1).astype(base.dtype))
+
+        def falls_on(state):
+            t, now, doubled = state
+            return (doubled < now) & (t < _LONGEST) & ~hidden
+
+        def double(state):
+            t, _, doubled = state
+            return 2 * t, doubled, along(4 * t)
+
+        late = count >= _ORDINARY
+        now, doubled = lax.cond(late, lambda: (along(t), along(2 * t)), lambda: (objective, objective))
+        t = lax.while_loop(falls_on, double, (t, now, doubled))[0]
         theta = jnp.where(apart | ~jnp.isfinite(decrease), theta, theta + t * step)
         # where the full step is of no use, directions that hardly count spoil it: a ridge stops these for a while
-        useful = (t == 1) | hidden
+        useful = (t >= 1) | hidden
         ridge = jnp.where(useful, jnp.where(ridge > _RIDGE / 8**6, ridge / 8, 0), jnp.maximum(8 * ridge, _RIDGE))
         return count + 1, theta, jnp.maximum(decrease, 0), ridge, last | apart, apart | (reach > _STILL_MOVING)
 
