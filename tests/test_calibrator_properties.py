@@ -46,6 +46,7 @@ def _compiled(name):
     return run
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", FITS)
 def test_any_data(name, eps):
     @settings(derandomize=True, max_examples=25, deadline=None, database=None)

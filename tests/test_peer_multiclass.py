@@ -11,6 +11,7 @@ import pytest
 
 import jaxcal
 
+pytestmark = pytest.mark.skipif(not jax.config.jax_enable_x64, reason="the bound of 1e-9 needs float64")
 N, K = 60, 3
 _rng = np.random.default_rng(5)
 LOGITS = (2 * _rng.normal(size=(N, K))).round(3)
@@ -84,26 +85,26 @@ def _loss(forecasts, matrix, x, new):
 
 
 @pytest.mark.parametrize("name", VECTOR)
-def test_vector_scaling(name, eps):
+def test_vector_scaling(name):
     """Both peers calibrate log-probabilities, as vector scaling does where it is given these."""
     x, new = _log_softmax(LOGITS), _log_softmax(NEW)
     fit = jaxcal.fit_vector_scaling(x, LABELS)
     ours = np.exp(np.asarray(fit(new), np.float64))
     bound = _loss(VECTOR[name], False, x, new)
-    assert _loss(ours, False, x, new) <= bound * (1 + max(1e-9, 4 * eps))
+    assert _loss(ours, False, x, new) <= bound * (1 + 1e-9)
     np.testing.assert_allclose(fit.risk, bound, rtol=1e-6)
     np.testing.assert_allclose(ours, VECTOR[name], rtol=1e-3)  # both stop early
 
 
-def test_matrix_scaling_is_the_logistic_regression_of_scikit_learn(eps):
+def test_matrix_scaling_is_the_logistic_regression_of_scikit_learn():
     fit = jaxcal.fit_matrix_scaling(LOGITS, LABELS)
     ours = np.exp(np.asarray(fit(NEW), np.float64))
     bound = _loss(MATRIX["scikit-learn"], True, LOGITS, NEW)
-    assert _loss(ours, True, LOGITS, NEW) <= bound * (1 + max(1e-9, 4 * eps))
+    assert _loss(ours, True, LOGITS, NEW) <= bound * (1 + 1e-9)
     np.testing.assert_allclose(ours, MATRIX["scikit-learn"], rtol=1e-4)
 
 
-def test_matrix_scaling_of_probmetrics_depends_on_the_probabilities(eps):
+def test_matrix_scaling_of_probmetrics_depends_on_the_probabilities():
     """It maps log-probabilities: Dirichlet calibration without penalty."""
     theirs = [
         [0.8346404214625047, 0.13266770440544265, 0.03269187413205254],
@@ -115,12 +116,12 @@ def test_matrix_scaling_of_probmetrics_depends_on_the_probabilities(eps):
     ours = jax.device_get(jaxcal.fit_dirichlet(LOGITS, LABELS, off_diagonal=0, intercept=0)(NEW))
     ours = np.exp(ours.astype(np.float64))
     bound = _loss(theirs, True, x, new)
-    assert _loss(ours, True, x, new) <= bound * (1 + max(1e-9, 4 * eps))
+    assert _loss(ours, True, x, new) <= bound * (1 + 1e-9)
     np.testing.assert_allclose(ours, theirs, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", STRUCTURED)
-def test_structured_scaling_of_probmetrics(name, eps):
+def test_structured_scaling_of_probmetrics(name):
     """The same objective; its BFGS, in float32, ends with three digits of the forecasts, whatever its `tol`.
 
     Of the coefficients that give forecasts those with the smallest penalty count.
@@ -140,14 +141,14 @@ def test_structured_scaling_of_probmetrics(name, eps):
         penalty = np.sum(strength * away**2) + K / N * np.sum((b - b.mean()) ** 2)
         return _loss(forecasts, matrix, smooth(LOGITS), smooth(NEW)) + penalty
 
-    assert objective(ours) <= objective(STRUCTURED[name]) * (1 + max(1e-9, 4 * eps))
+    assert objective(ours) <= objective(STRUCTURED[name]) * (1 + 1e-9)
     np.testing.assert_allclose(objective(ours), objective(STRUCTURED[name]), rtol=1e-5)
     np.testing.assert_allclose(ours, STRUCTURED[name], rtol=2e-3)
 
 
-def test_temperature_of_scikit_learn(eps):
+def test_temperature_of_scikit_learn():
     """CalibratedClassifierCV(method="temperature") on a frozen estimator whose decision function is the logits."""
     fit = jaxcal.fit_temperature(LOGITS, LABELS)
     np.testing.assert_allclose(fit.inverse_temperature, 0.7037246535222881, rtol=1e-5)
     loss = lambda u: -_log_softmax(u * LOGITS)[np.arange(N), LABELS].mean()  # noqa: E731
-    assert loss(float(fit.inverse_temperature)) <= loss(0.7037246535222881) * (1 + max(1e-12, 4 * eps))
+    assert loss(float(fit.inverse_temperature)) <= loss(0.7037246535222881) * (1 + 1e-12)

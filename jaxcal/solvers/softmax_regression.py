@@ -468,26 +468,20 @@ def _newton(kind, base, values, labels, weights, penalty, active):
         last, apart = (decrease <= _END * eps * objective) & (ridge == 0), objective <= eps
         hidden = decrease <= _HIDDEN * eps * objective
 
-        def along(t):
-            return value(theta + t * step, predictor + t * change)
-
-        def too_long(t):
-            enough = objective - 1e-4 * t * decrease  # Armijo's rule with its usual share
-            return (t > safe) & ~(along(t) <= enough)
-
-        t = lax.while_loop(too_long, lambda t: jnp.maximum(t / 4, safe), jnp.where(hidden, safe, 1).astype(base.dtype))
-
-        def falls_on(state):
-            t, now, doubled = state
-            return (doubled < now) & (t < _LONGEST) & ~hidden
-
-        def double(state):
-            t, _, doubled = state
-            return 2 * t, doubled, along(4 * t)
-
         late = count >= _ORDINARY
-        now, doubled = lax.cond(late, lambda: (along(t), along(2 * t)), lambda: (objective, objective))
-        t = lax.while_loop(falls_on, double, (t, now, doubled))[0]
+
+        def look(state):
+            t, lowest, candidate, _ = state
+            found = value(theta + candidate * step, predictor + candidate * change)
+            enough = found <= objective - 1e-4 * candidate * decrease  # Armijo's rule with its usual share
+            better = enough & (found < lowest)
+            longer = better & late & (candidate >= 1) & (candidate < _LONGEST)
+            shorter = ~enough & (candidate <= 1) & (candidate / 4 > safe)
+            following = jnp.where(longer, 2 * candidate, candidate / 4)
+            return jnp.where(better, candidate, t), jnp.where(better, found, lowest), following, longer | shorter
+
+        one = jnp.ones_like(safe)
+        t = lax.while_loop(lambda state: state[3], look, (safe, one * jnp.inf, one, ~hidden & (safe < 1)))[0]
         theta = jnp.where(apart | ~jnp.isfinite(decrease), theta, theta + t * step)
         # where the full step is of no use, directions that hardly count spoil it: a ridge stops these for a while
         useful = (t >= 1) | hidden
