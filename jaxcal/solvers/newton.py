@@ -11,6 +11,11 @@ from jax import lax
 # the worst that were met three times as many.
 _MAX_STEPS = 200
 
+# A fit that takes more steps may have its optimum at infinity, where a penalty can make Newton's steps ever shorter: it
+# tries steps up to 2^10 times as long, which cost others nothing.
+_ORDINARY = 15
+_LONGEST = 1 << 10
+
 # A fit ends when the predicted decrease, relative to the objective, is at most this many eps: the rounding of its sum.
 _END = 4
 
@@ -69,13 +74,23 @@ def damped_newton(look: Callable, start: jax.Array, active: jax.Array) -> Descen
         last, apart = (decrease <= _END * eps * objective) & (ridge == 0), objective <= eps
         hidden = decrease <= _HIDDEN * eps * objective
 
-        def too_long(t):  # Armijo's rule with its usual share
-            return (t > safe) & ~(along(t) <= objective - 1e-4 * t * decrease)
+        late = count >= _ORDINARY
 
-        first = jnp.where(hidden | apart, safe, 1).astype(start.dtype)
-        t = lax.while_loop(too_long, lambda t: jnp.maximum(t / 4, safe), first)
+        def search(state):
+            t, lowest, candidate, _ = state
+            value = along(candidate)
+            enough = value <= objective - 1e-4 * candidate * decrease  # Armijo's rule with its usual share
+            better = enough & (value < lowest)
+            longer = better & late & (candidate >= 1) & (candidate < _LONGEST)
+            shorter = ~enough & (candidate <= 1) & (candidate / 4 > safe)
+            following = jnp.where(longer, 2 * candidate, candidate / 4)
+            return jnp.where(better, candidate, t), jnp.where(better, value, lowest), following, longer | shorter
+
+        one = jnp.ones((), start.dtype)
+        undecided = ~hidden & ~apart & (safe < 1)
+        t = lax.while_loop(lambda state: state[3], search, (safe, one * jnp.inf, one, undecided))[0]
         point = jnp.where(apart | ~jnp.isfinite(decrease), point, point + t * step)
-        useful = (t == 1) | hidden
+        useful = (t >= 1) | hidden
         less = jnp.where(ridge > eps / 16, ridge / _RIDGE**0.25, 0)
         ridge = jnp.where(useful, less, jnp.maximum(_RIDGE * ridge, eps))
         relative = jnp.maximum(decrease, 0) / jnp.where(objective > 0, objective, 1)
