@@ -33,7 +33,7 @@ def test_readme_blocks_run_in_order(tmp_path, monkeypatch):
             )
             assert done.returncode == 0, done.stderr
         ran.append(language)
-    assert ran.count("python") == 7 and ran.count("bash") == 1
+    assert ran.count("python") == 8 and ran.count("bash") == 1
     assert (names["by_refinement"] > names["by_risk"]).all()  # what the comments of the example say
     best = names["best"]  # the numbers in the comment of the theory example
     found = [best.lambda_calibration, best.lambda_risk, best.lambda_refinement, best.gain]
