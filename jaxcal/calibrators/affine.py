@@ -12,12 +12,16 @@ from jax import lax
 
 from jaxcal import checks
 from jaxcal.calibrators.fit import Fit
-from jaxcal.solvers import Own, Shared, log_normalizer, log_softmax, shifted, softmax_regression, total
+from jaxcal.calibrators.temperature import aligned, optimum
+from jaxcal.losses import log_loss
+from jaxcal.solvers import Own, Shared, log_normalizer, log_softmax, scaled, shifted, softmax_regression, total
 from jaxcal.status import Status
 
 
 class AffineFit(Fit, abc.ABC):
     """Base of the calibrators softmax(W x + b), x the logits or the log-probabilities `(..., n, k)`."""
+
+    _as_logits = staticmethod(checks.as_logits)
 
     def __call__(self, logits) -> jax.Array:
         """Calibrated log-probabilities.
@@ -30,7 +34,7 @@ class AffineFit(Fit, abc.ABC):
             Log-probabilities of the broadcast shape, in the dtype of the logits; rows sum to 1. NaN for invalid rows
             and failed lanes; an eager call raises `ValueError` if no lane is usable.
         """
-        logits = checks.as_classes(logits, "logits")
+        logits = self._as_logits(logits)
         k, batch = self.bias.shape[-1], self.bias.shape[:-1]
         if logits.shape[-1] != k:
             raise ValueError(f"fitted for {k} classes, got logits of shape {logits.shape}")
@@ -52,7 +56,12 @@ class AffineFit(Fit, abc.ABC):
 
     def _explain(self, logits) -> str:
         self.check()
-        return explain(logits, np.zeros(logits.shape[:-1], np.int32), None, type(self).__name__)
+        return explain(logits, np.asarray(logits).argmax(-1), None, type(self).__name__)
+
+
+def as_raw_logits(logits):
+    """Logits as they are, for maps that read the offsets of their rows."""
+    return checks.as_classes(logits, "logits")
 
 
 class Rows(NamedTuple):
@@ -66,7 +75,7 @@ class Rows(NamedTuple):
 
 
 class AffineOptimum(NamedTuple):
-    """Coefficients `(..., k, d)`, deviations from those of the identity, and what is known of them."""
+    """Coefficients `(..., k, d)`, deviations from those of the start, and what is known of them."""
 
     coefficients: jax.Array
     risk: jax.Array
@@ -75,31 +84,39 @@ class AffineOptimum(NamedTuple):
     gradient_norm: jax.Array
 
 
-def fit_lanes(features: Callable, penalty: Callable, logits, labels, weights, *, masks: bool) -> AffineOptimum:
+def start(logits, labels, weights):
+    """1/T of temperature scaling, `(...)`, where a fit begins whatever the unit of the logits; 1 for failed lanes."""
+    found = optimum(log_loss, *aligned(logits, labels, weights))
+    # at a bound, where it has derivative 0, it is a number like any other
+    return jnp.where(found.status < Status.NOT_CONVERGED, found.inverse_temperature, 1)
+
+
+def fit_lanes(features: Callable, penalty: Callable, logits, labels, weights, u=1, *, masks: bool) -> AffineOptimum:
     """The fits of all lanes, for the compiled part of a calibrator.
 
     Args:
-        features: logits `(n, k)` of one lane, and which of them are masked, to `(base, features)` of
-            `softmax_regression`.
+        features: logits `(n, k)` of one lane, and which of them are masked, to features of `softmax_regression`.
         penalty: the number of rows, k and the dtype to the penalties `(k, d)`.
         logits, labels, weights: with batch axes that broadcast.
+        u: `(...)`, the coefficients are deviations from those of u times the logits.
         masks: whether a class may have the logit -inf.
     """
     dtype = checks.compute_dtype(logits)
     if weights is None:
         weights = jnp.ones(logits.shape[-2], dtype)
     lane = partial(_fit_lane, features, penalty, masks)
-    fit = jnp.vectorize(lane, signature="(n,k),(n),(n)->(k,d),(),(),(),()")
-    found = AffineOptimum(*fit(logits.astype(dtype), labels, weights))
+    fit = jnp.vectorize(lane, signature="(n,k),(n),(n),()->(k,d),(),(),(),()")
+    found = AffineOptimum(*fit(logits.astype(dtype), labels, weights, jnp.asarray(u, dtype)))
     mark = jnp.where(found.status < Status.NOT_CONVERGED, 1, jnp.nan).astype(dtype)
     return found._replace(coefficients=found.coefficients * mark[..., None, None], risk=found.risk * mark)
 
 
-def _fit_lane(features, penalty, masks, logits, labels, weights):
+def _fit_lane(features, penalty, masks, logits, labels, weights, u):
     rows = _clean(logits, labels, weights, masks)
     k = logits.shape[-1]
     masked = rows.logits == -jnp.inf
-    base, x = features(rows.logits, masked)
+    x = features(rows.logits, masked)
+    base = scaled(rows.logits, u)
     active = rows.ok & ~rows.impossible
     mass = jnp.sum(rows.weights)
     strength = penalty(jnp.where(active, mass, 1), k, rows.logits.dtype)
@@ -138,6 +155,12 @@ def shared(x):
 def own(x, masked):
     """For each class its own value and a constant, absent where it is masked."""
     return Own(jnp.stack([jnp.where(masked, 0, x), jnp.where(masked, 0, jnp.ones_like(x))]))
+
+
+def matrix_from(u, theta):
+    """W, `(..., k, k)`, from its deviations from u I."""
+    k = theta.shape[-2]
+    return jnp.asarray(u, theta.dtype)[..., None, None] * jnp.eye(k, dtype=theta.dtype) + theta[..., :k]
 
 
 def off_diagonal_penalty(off_diagonal: float, intercept: float) -> Callable:
@@ -179,7 +202,7 @@ def apply_scale(scale, bias, logits):
 
 def prepare_raw(logits, labels, weights, call: str):
     """Static checks of a multi-class data set whose logits are taken as they are, with the offsets of their rows."""
-    logits = checks.as_classes(logits, "logits")
+    logits = as_raw_logits(logits)
     if logits.ndim < 2:
         raise ValueError(f"{call} needs logits of shape (..., n, k), got {logits.shape}")
     labels = checks.as_labels(labels, logits)

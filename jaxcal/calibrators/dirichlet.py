@@ -4,16 +4,17 @@ from dataclasses import dataclass
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 
 from jaxcal.calibrators.affine import (
     AffineFit,
     apply_matrix,
     fit_lanes,
+    matrix_from,
     off_diagonal_penalty,
     report,
     require_penalty,
     shared,
+    start,
 )
 from jaxcal.calibrators.temperature import prepare
 from jaxcal.solvers import log_softmax
@@ -63,9 +64,10 @@ def fit_dirichlet(logits, labels, *, weights=None, off_diagonal: float = 1e-3, i
     Returns:
         `DirichletFit` over the broadcast of the leading axes. AT_UPPER_BOUND where the loss has no minimum because
         classes are separable by their own probabilities, which no penalty prevents: some coefficients within a rounding
-        of its infimum. Without penalty NOT_IDENTIFIED where some log-probability is an affine function of the others.
-        INVALID_INPUT, NaN, for NaN and infinite logits, labels out of range and bad weights; an eager call raises
-        `ValueError` if no lane is usable. A probability of 0 is no number here: `logits_from_probs(p, floor=...)`.
+        of its infimum. NOT_IDENTIFIED where all rows are equal, or, without penalty, where some log-probability is an
+        affine function of the others: one of the optima. INVALID_INPUT, NaN, for NaN and infinite logits, labels out of
+        range and bad weights; an eager call raises `ValueError` if no lane is usable. A probability of 0 is no number
+        here: `logits_from_probs(p, floor=...)`.
 
     Consistent where the map is of this form, for strengths that fall with n. Differentiable in logits and weights, to
     every order (0 at a bound). Equivariant to permutations of the classes. Cost: 4 to 8 Newton steps, O(n k^4) each up
@@ -95,10 +97,7 @@ def fit_dirichlet(logits, labels, *, weights=None, off_diagonal: float = 1e-3, i
 
 @partial(jax.jit, static_argnums=3)
 def _fit(logits, labels, weights, strengths):
-    def features(z, _):
-        x = log_softmax(z)
-        return x, shared(x)
-
-    theta, *rest = fit_lanes(features, off_diagonal_penalty(*strengths), logits, labels, weights, masks=False)
-    k = logits.shape[-1]
-    return DirichletFit(jnp.eye(k, dtype=theta.dtype) + theta[..., :k], theta[..., k], *rest)
+    u = start(logits, labels, weights)
+    features = lambda z, _: shared(log_softmax(z))  # noqa: E731
+    theta, *rest = fit_lanes(features, off_diagonal_penalty(*strengths), logits, labels, weights, u, masks=False)
+    return DirichletFit(matrix_from(u, theta), theta[..., -1], *rest)

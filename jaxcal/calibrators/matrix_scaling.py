@@ -4,17 +4,19 @@ from dataclasses import dataclass
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 
 from jaxcal.calibrators.affine import (
     AffineFit,
     apply_matrix,
+    as_raw_logits,
     fit_lanes,
+    matrix_from,
     off_diagonal_penalty,
     prepare_raw,
     report,
     require_penalty,
     shared,
+    start,
 )
 
 
@@ -39,6 +41,8 @@ class MatrixScalingFit(AffineFit):
     num_steps: jax.Array
     gradient_norm: jax.Array
 
+    _as_logits = staticmethod(as_raw_logits)
+
     def _log_probabilities(self, logits):
         return apply_matrix(self.matrix, self.bias, logits)
 
@@ -51,8 +55,8 @@ def fit_matrix_scaling(
     min over W, b of  sum_i w_i CE(softmax(W z_i + b), y_i) / sum_i w_i
                       + off_diagonal mean_{a != j} W_aj^2 + intercept mean_a b_a^2
 
-    k^2 + k parameters, k + 1 of which no data can tell: the columns of W - I and b are given with sum 0 where no
-    penalty decides. Without penalty it needs many rows a class, and separates small data sets;
+    k^2 + k parameters, k + 1 of which no data can tell: where no penalty decides, b has sum 0 and each column of W the
+    sum 1/T, T that of temperature scaling. Without penalty it needs many rows a class, and separates small data sets;
     `jaxcal.fit_structured_matrix` has penalties that fit n and k. The logits are read as they are: an offset added to a
     row changes the map, which is why it folds into the last layer of a network (`jaxcal.fold_affine`);
     `jaxcal.fit_dirichlet` is the same map of log-probabilities.
@@ -65,10 +69,11 @@ def fit_matrix_scaling(
 
     Returns:
         `MatrixScalingFit` over the broadcast of the leading axes. AT_UPPER_BOUND where the loss has no minimum because
-        classes are separable: some coefficients within a rounding of its infimum. Without penalty NOT_IDENTIFIED where
-        the logits of some class are an affine function of those of the others, as for `binary_logits`: W differs from
-        the identity as little as possible. INVALID_INPUT, NaN, for NaN and infinite logits, labels out of range and bad
-        weights; an eager call raises `ValueError` if no lane is usable.
+        classes are separable: some coefficients within a rounding of its infimum. NOT_IDENTIFIED where, without
+        off-diagonal penalty, the logits of some class are an affine function of those of the others, as for
+        `binary_logits`, or, with one, those of all classes are multiples of one: one of the optima; without any penalty
+        the one where W differs from I/T the least. INVALID_INPUT, NaN, for NaN and infinite logits, labels out of range
+        and bad weights; an eager call raises `ValueError` if no lane is usable.
 
     Consistent where the map is of this form. Differentiable in logits and weights, to every order (0 at a bound).
     Equivariant to permutations of the classes. Cost: 4 to 8 Newton steps, O(n k^4) each up to k = 16, of 5 to 30
@@ -98,9 +103,7 @@ def fit_matrix_scaling(
 
 @partial(jax.jit, static_argnums=3)
 def _fit(logits, labels, weights, strengths):
-    found = fit_lanes(
-        lambda z, _: (z, shared(z)), off_diagonal_penalty(*strengths), logits, labels, weights, masks=False
-    )
-    k = logits.shape[-1]
-    theta, *rest = found
-    return MatrixScalingFit(jnp.eye(k, dtype=theta.dtype) + theta[..., :k], theta[..., k], *rest)
+    u = start(logits, labels, weights)
+    features = lambda z, _: shared(z)  # noqa: E731
+    theta, *rest = fit_lanes(features, off_diagonal_penalty(*strengths), logits, labels, weights, u, masks=False)
+    return MatrixScalingFit(matrix_from(u, theta), theta[..., -1], *rest)

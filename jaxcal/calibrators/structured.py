@@ -11,6 +11,7 @@ from jaxcal.calibrators.affine import (
     apply_matrix,
     apply_scale,
     fit_lanes,
+    matrix_from,
     own,
     report,
     require_penalty,
@@ -168,13 +169,10 @@ def _solve(matrix, logits, labels, weights, options):
             return jnp.broadcast_to(single, (k, 2)).astype(dtype)
         return jnp.where(jnp.eye(k, k + 1, dtype=bool) | (jnp.arange(k + 1) == k), single, pair).astype(dtype)
 
-    features = (lambda x, _: (x, shared(x))) if matrix else (lambda x, masked: (x, own(x, masked)))
+    features = (lambda x, _: shared(x)) if matrix else own
     theta, risk, status, *rest = fit_lanes(features, penalty, x, labels, weights, masks=False)
     failed = tempered.status >= Status.NOT_CONVERGED
     status = jnp.where(failed, tempered.status, status)
-    k = logits.shape[-1]
     if matrix:
-        return StructuredMatrixFit(
-            tempered, jnp.eye(k, dtype=theta.dtype) + theta[..., :k], theta[..., k], risk, status, *rest
-        )
+        return StructuredMatrixFit(tempered, matrix_from(1, theta), theta[..., -1], risk, status, *rest)
     return StructuredVectorFit(tempered, 1 + theta[..., 0], theta[..., 1], risk, status, *rest)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from jaxcal.calibrators.affine import AffineFit, apply_scale, fit_lanes, own, prepare_raw, report
+from jaxcal.calibrators.affine import AffineFit, apply_scale, as_raw_logits, fit_lanes, own, prepare_raw, report, start
 
 
 @jax.tree_util.register_dataclass
@@ -29,6 +29,8 @@ class VectorScalingFit(AffineFit):
     num_steps: jax.Array
     gradient_norm: jax.Array
 
+    _as_logits = staticmethod(as_raw_logits)
+
     def _log_probabilities(self, logits):
         return apply_scale(self.scale, self.bias, logits)
 
@@ -51,8 +53,9 @@ def fit_vector_scaling(logits, labels, *, weights=None) -> VectorScalingFit:
     Returns:
         `VectorScalingFit` over the broadcast of the leading axes. AT_UPPER_BOUND where the loss has no minimum because
         classes are separable: some coefficients within a rounding of its infimum. NOT_IDENTIFIED where the logit of a
-        class is constant: its factor is 1. IMPOSSIBLE_EVENT, NaN, for a label that is masked. INVALID_INPUT, NaN, for
-        NaN, +inf, labels out of range and bad weights; an eager call raises `ValueError` if no lane is usable.
+        class is constant (its factor is 1/T of temperature scaling) or those of all are affine functions of one, as
+        (-s, s): one of the optima. IMPOSSIBLE_EVENT, NaN, for a label that is masked. INVALID_INPUT, NaN, for NaN,
+        +inf, labels out of range and bad weights; an eager call raises `ValueError` if no lane is usable.
 
     Consistent where the map is of this form. Differentiable in logits and weights, to every order (0 at a bound).
     Equivariant to permutations of the classes. Cost: 4 to 8 Newton steps, O(n k^2) each.
@@ -76,13 +79,7 @@ def fit_vector_scaling(logits, labels, *, weights=None) -> VectorScalingFit:
 
 @jax.jit
 def _fit(logits, labels, weights):
-    found = fit_lanes(
-        lambda z, masked: (z, own(z, masked)),
-        lambda n, k, dtype: jnp.zeros((k, 2), dtype),
-        logits,
-        labels,
-        weights,
-        masks=True,
-    )
-    scale, *rest = 1 + found.coefficients[..., 0], found.coefficients[..., 1], *found[1:]
-    return VectorScalingFit(scale, *rest)
+    u = start(logits, labels, weights)
+    found = fit_lanes(own, lambda n, k, dtype: jnp.zeros((k, 2), dtype), logits, labels, weights, u, masks=True)
+    theta, *rest = found
+    return VectorScalingFit(u[..., None] + theta[..., 0], theta[..., 1], *rest)

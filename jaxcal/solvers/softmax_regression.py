@@ -24,6 +24,11 @@ _MAX_INNER = 200
 # Rows of the second derivatives handled at once: 2^21 numbers stay near the cache.
 _BLOCK = 1 << 21
 
+# A fit that takes more steps may have its optimum at infinity, where a penalty can make Newton's steps ever shorter: it
+# tries steps up to 2^10 times as long, which cost others nothing.
+_ORDINARY = 15
+_LONGEST = 1 << 10
+
 # Predictors that the last step still moves by this much have their optimum at infinity: at a finite one it moves them
 # by about the root of eps, at an infinite one by 1.
 _STILL_MOVING = 0.25
@@ -182,7 +187,7 @@ def softmax_regression(base, features, labels, weights, penalty, active) -> Soft
         base: `(n, k)`, finite, or -inf for a class that is masked in its row.
         features: `Shared` by the classes or `Own` of each; finite.
         labels: `(n,)` in [0, k), none of them masked; weights: `(n,)` >= 0.
-        penalty: `(k, d)` >= 0.
+        penalty: `(k, d)` >= 0; on the features before the last one all 0, all positive, or 0 on the diagonal.
         active: bool; if False the coefficients are 0.
 
     A vector added to the coefficients of all classes changes nothing: where no penalty decides, they sum to 0 over the
@@ -200,12 +205,10 @@ def softmax_regression(base, features, labels, weights, penalty, active) -> Soft
     return SoftmaxOptimum(theta, norm, steps.astype(jnp.int32), *(flags > 0))
 
 
-def _objective(theta, size, base, features, labels, weights, penalty):
-    """The objective in the features as they came, and the term that fixes what the loss leaves open."""
-    predictor = base + features.predict(theta)
-    fixed = size * _gauge(features, penalty) * jnp.sum(theta, axis=0) ** 2
+def _objective(theta, base, features, labels, weights, penalty):
+    """In the features as they came."""
     share = weights / jnp.sum(weights)
-    return total(share * _losses(predictor, labels)) + jnp.sum(penalty * theta**2) + jnp.sum(fixed) / 2
+    return total(share * _losses(base + features.predict(theta), labels)) + jnp.sum(penalty * theta**2)
 
 
 def _losses(predictor, labels):
@@ -214,7 +217,11 @@ def _losses(predictor, labels):
 
 
 def _gauge(features, penalty):
-    """Strength, `(d,)`, of the term that holds the sum over the classes at 0 where no penalty does; any would do."""
+    """Strength, `(d,)`, of the term that holds the sum over the classes at 0 where no penalty does; any would do.
+
+    It is one in the standardized features, so that their units do not matter: they mix all columns but the constant,
+    and of those a penalty acts on all or none.
+    """
     free = jnp.all(penalty == 0, axis=0)
     if isinstance(features, Own):  # only the constant is shared
         free &= jnp.arange(penalty.shape[1]) == penalty.shape[1] - 1
@@ -238,25 +245,30 @@ def _optimum_jvp(primals, tangents):
 
     data = (base, features, weights, penalty)
     fixed = lax.stop_gradient((theta, *data))
-    size = _curvature(_probabilities(fixed[1] + fixed[2].predict(fixed[0])), fixed[3] / jnp.sum(fixed[3]))
+    problem = _standardized(*fixed[1:3], labels, *fixed[3:])
+    basis, gauge = problem.basis, problem.gauge
+    pair = _probabilities(fixed[1] + fixed[2].predict(fixed[0]))
+    size = _curvature(pair, problem.weights)
 
     def slope(theta, base, features, weights, penalty):
-        return jax.grad(_objective)(theta, size, base, features, labels, weights, penalty)
+        return jax.grad(_objective)(theta, base, features, labels, weights, penalty)
 
     _, change = jax.jvp(lambda *data: slope(theta, *data), data, (base_dot, features_dot, weights_dot, penalty_dot))
 
     def curve(v):
-        return jax.jvp(lambda theta: slope(theta, *data), (theta,), (v,))[1]
+        curved = jax.jvp(lambda theta: slope(theta, *data), (theta,), (_from_basis(basis, v),))[1]
+        return _to_basis(basis, curved) + size * gauge * jnp.sum(v, axis=0)
 
-    def solve(_, change):
-        theta, base, features, weights, penalty = fixed
-        problem = _standardized(base, features, labels, weights, penalty)
-        pair = _probabilities(base + features.predict(theta))
-        inverse = _inverse(problem, pair, 0, 64 * jnp.finfo(base.dtype).eps)  # all digits that rounding leaves
-        return _from_basis(problem.basis, inverse(_to_basis(problem.basis, change)))
-
-    moved = lax.custom_linear_solve(curve, -change, solve, symmetric=True)
+    # to all digits that rounding leaves
+    solve = _inverse(problem, pair, 0, 64 * jnp.finfo(base.dtype).eps)
+    moved = lax.custom_linear_solve(curve, -_to_basis(basis, change), lambda _, b: solve(b), symmetric=True)
+    moved = _centred(_from_basis(basis, moved), gauge)
     return found, (jnp.where(smooth, moved, 0), *(jnp.zeros_like(a) for a in rest))
+
+
+def _centred(theta, gauge):
+    """Coefficients with sum 0 over the classes where no penalty decides: no probability changes."""
+    return theta - jnp.where(gauge > 0, jnp.mean(theta, axis=0), 0)
 
 
 class _Problem(NamedTuple):
@@ -271,7 +283,48 @@ class _Problem(NamedTuple):
 def _standardized(base, features, labels, weights, penalty):
     share = weights / jnp.sum(weights)
     new, basis, full = features.standardized(share, jnp.any(penalty > 0))
-    return _Problem(new, basis, full | jnp.any(penalty > 0), share, penalty, _gauge(features, penalty))
+    return _Problem(new, basis, _identified(features, share, penalty, full), share, penalty, _gauge(features, penalty))
+
+
+def _identified(features, share, penalty, full):
+    """Whether one set of coefficients attains the optimum, apart from a vector added to those of all classes.
+
+    `full` says that no feature is constant or an affine function of others. Where only the coefficients of each class's
+    own feature, column a for class a, are free it takes two that are not multiples of each other (up to a constant, if
+    that is free): else some multiples of them add the same to all predictors.
+    """
+    constant = jnp.all(penalty[:, -1] == 0)
+    if isinstance(features, Own):
+        x, seen = features.values
+        found = full & _apart(x, share[:, None] * seen, constant)
+    else:
+        x = features.values[:, :-1]
+        found = full
+        if x.shape[1] == penalty.shape[0]:
+            own = _apart(x, jnp.broadcast_to(share[:, None], x.shape), constant)
+            found = jnp.where(jnp.all(penalty[:, :-1] == 0), full, own)
+    return found | jnp.all(penalty > 0)
+
+
+def _apart(x, weight, centred):
+    """Whether no column is 0 and two are no multiples of each other, where their weights `(n, k)` are not 0.
+
+    With `centred` of their deviations from the mean.
+    """
+    used = weight > 0
+    mass = jnp.sum(weight, axis=0)
+    mean = jnp.where(centred, jnp.sum(weight * x, axis=0) / jnp.where(mass > 0, mass, 1), 0)
+    c = jnp.where(used, x - mean, 0)
+    # what rounding makes of 0: that of the mean, of the differences and of the slope
+    floor = 16 * jnp.finfo(x.dtype).eps * jnp.max(jnp.where(used, jnp.abs(x), 0), axis=0)
+    norm = lambda a: jnp.sqrt(jnp.sum(weight * a**2, axis=0))  # noqa: E731
+    largest = jnp.argmax(norm(c))
+    other = jnp.take(c, largest, axis=1)[:, None]
+    square = jnp.sum(weight * other**2, axis=0)
+    slope = jnp.sum(weight * c * other, axis=0) / jnp.where(square > 0, square, 1)
+    both = used & jnp.take(used, largest, axis=1)[:, None]
+    rest = norm(jnp.where(both, c - slope * other, 0))
+    return jnp.all(norm(c) > floor) & jnp.any(rest > floor)
 
 
 def _from_basis(basis, theta):
@@ -293,8 +346,8 @@ def _probabilities(predictor):
 def _quadratic(problem, size, ridge, v):
     """Second derivatives of penalty, gauge and ridge, times v, in the standardized features."""
     raw = _from_basis(problem.basis, v)
-    pulled = 2 * problem.penalty * raw + size * problem.gauge * jnp.sum(raw, axis=0)
-    return _to_basis(problem.basis, pulled) + ridge * size * v
+    held = size * problem.gauge * jnp.sum(v, axis=0)
+    return _to_basis(problem.basis, 2 * problem.penalty * raw) + held + ridge * size * v
 
 
 def _curvature(pair, share):
@@ -415,14 +468,23 @@ def _newton(kind, base, values, labels, weights, penalty, active):
         last, apart = (decrease <= _END * eps * objective) & (ridge == 0), objective <= eps
         hidden = decrease <= _HIDDEN * eps * objective
 
-        def too_long(t):
-            enough = objective - 1e-4 * t * decrease  # Armijo's rule with its usual share
-            return (t > safe) & ~(value(theta + t * step, predictor + t * change) <= enough)
+        late = count >= _ORDINARY
 
-        t = lax.while_loop(too_long, lambda t: jnp.maximum(t / 4, safe), jnp.where(hidden, safe, 1).astype(base.dtype))
+        def look(state):
+            t, lowest, candidate, _ = state
+            found = value(theta + candidate * step, predictor + candidate * change)
+            enough = found <= objective - 1e-4 * candidate * decrease  # Armijo's rule with its usual share
+            better = enough & (found < lowest)
+            longer = better & late & (candidate >= 1) & (candidate < _LONGEST)
+            shorter = ~enough & (candidate <= 1) & (candidate / 4 > safe)
+            following = jnp.where(longer, 2 * candidate, candidate / 4)
+            return jnp.where(better, candidate, t), jnp.where(better, found, lowest), following, longer | shorter
+
+        one = jnp.ones_like(safe)
+        t = lax.while_loop(lambda state: state[3], look, (safe, one * jnp.inf, one, ~hidden & (safe < 1)))[0]
         theta = jnp.where(apart | ~jnp.isfinite(decrease), theta, theta + t * step)
         # where the full step is of no use, directions that hardly count spoil it: a ridge stops these for a while
-        useful = (t == 1) | hidden
+        useful = (t >= 1) | hidden
         ridge = jnp.where(useful, jnp.where(ridge > _RIDGE / 8**6, ridge / 8, 0), jnp.maximum(8 * ridge, _RIDGE))
         return count + 1, theta, jnp.maximum(decrease, 0), ridge, last | apart, apart | (reach > _STILL_MOVING)
 
@@ -434,6 +496,4 @@ def _newton(kind, base, values, labels, weights, penalty, active):
     count, theta, *_, done, unbounded = lax.while_loop(unfinished, advance, start)
     norm = jnp.sqrt(jnp.sum(slope(theta, _probabilities(base + features.predict(theta))) ** 2))
     flags = jnp.stack([done & active, unbounded & done, problem.identified]).astype(base.dtype)
-    theta = _from_basis(problem.basis, theta)
-    theta = theta - jnp.where(problem.gauge > 0, jnp.mean(theta, axis=0), 0)  # changes no probability
-    return theta, norm, count.astype(base.dtype), flags
+    return _centred(_from_basis(problem.basis, theta), problem.gauge), norm, count.astype(base.dtype), flags

@@ -1,8 +1,9 @@
-"""Speed of the binary calibrators against the Python programs that people use.
+"""Speed of the calibrators against the Python programs that people use.
 
-    python -m tests.benchmarks.calibrators [logistic] [bbq] [histogram] [isotonic] [lanes] [venn_abers]
+    python -m tests.benchmarks.calibrators [logistic] [bbq] [histogram] [isotonic] [lanes] [venn_abers] [multiclass]
+        [many_classes]
 
-from the top of the repository; without arguments all sections run, in about two minutes on two cores. It only prints.
+from the top of the repository; without arguments all sections run, in about three minutes on two cores. It only prints.
 Times are wall-clock, warm, float32, eager calls with x64 off, as a user has them; a peer and ours take turns. Peers
 that are not installed are left out.
 """
@@ -146,6 +147,46 @@ def venn_abers() -> None:
     compare("Venn-Abers prediction of 1e6", lambda: ours(score), predictions, rounds=5, scale=10)
 
 
+def classes(n: int, k: int):
+    """Logits that are twice as extreme as they should be and a shift of the classes, float32, and labels."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(0, 1.5, (n, k)).astype(np.float32)
+    y = np.argmax(truth + rng.gumbel(size=truth.shape), axis=-1)
+    return 2 * truth + np.linspace(-0.5, 0.5, k, dtype=np.float32), y
+
+
+def multiclass() -> None:
+    """Vector, matrix and structured scaling at n = 10,000 and k = 10."""
+    z, y = classes(10_000, 10)
+    logits, labels = jnp.asarray(z), jnp.asarray(y)
+    p = np.exp(z - z.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    vector, matrix, svs, sms = {}, {}, {}, {}
+    if (linear := peer("sklearn.linear_model")) is not None:
+        matrix["scikit-learn"] = lambda: linear.LogisticRegression(C=np.inf, max_iter=1000).fit(z, y)
+    if (calibrators := peer("probmetrics.calibrators")) is not None:
+        kinds = (("VectorScaling", vector), ("MatrixScaling", matrix), ("SVS", svs), ("SMS", sms))
+        for kind, calls in kinds:
+            make = getattr(calibrators, f"{kind}Calibrator")
+            calls["probmetrics"] = lambda make=make: make().fit(p, y)
+    for name, fit, peers in (
+        ("vector scaling", jaxcal.fit_vector_scaling, vector),
+        ("matrix scaling", jaxcal.fit_matrix_scaling, matrix),
+        ("Dirichlet calibration", jaxcal.fit_dirichlet, {}),
+        ("structured vector scaling", jaxcal.fit_structured_vector, svs),
+        ("structured matrix scaling", jaxcal.fit_structured_matrix, sms),
+    ):
+        compare(f"{name}, n = 10,000, k = 10", partial(fit, logits, labels), peers, rounds=3)
+
+
+def many_classes() -> None:
+    """Structured matrix scaling at n = 50,000 and k = 100, 10,100 coefficients: at most 10 seconds."""
+    z, y = classes(50_000, 100)
+    ours = partial(jaxcal.fit_structured_matrix, jnp.asarray(z), jnp.asarray(y))
+    jax.block_until_ready(ours())
+    compare("structured matrix scaling, n = 50,000, k = 100", ours, {}, rounds=3)
+
+
 SECTIONS = {
     "logistic": logistic,
     "bbq": bbq,
@@ -153,6 +194,8 @@ SECTIONS = {
     "isotonic": isotonic,
     "lanes": lanes,
     "venn_abers": venn_abers,
+    "multiclass": multiclass,
+    "many_classes": many_classes,
 }
 
 if __name__ == "__main__":
