@@ -1,7 +1,7 @@
 """Multi-class calibrators beside those of other Python packages: no objective of ours is above theirs.
 
 The numbers are what the peers return for these 60 rows and `NEW`, with probmetrics 1.3.0 (which computes in float32),
-netcal 1.4.0 and scikit-learn 1.9.1. scikit-learn got the logits, the others the probabilities. dirichletcal 0.4.2, and
+netcal 1.4.0 and scikit-learn 1.9.1. scikit-learn got the logits, the others the probabilities. dirichletcal, and
 so the Dirichlet calibration of probmetrics, cannot be installed: its list of requirements is malformed.
 """
 

@@ -21,6 +21,8 @@ from jaxcal.status import Status
 class AffineFit(Fit, abc.ABC):
     """Base of the calibrators softmax(W x + b), x the logits or the log-probabilities `(..., n, k)`."""
 
+    _as_logits = staticmethod(checks.as_logits)
+
     def __call__(self, logits) -> jax.Array:
         """Calibrated log-probabilities.
 
@@ -32,7 +34,7 @@ class AffineFit(Fit, abc.ABC):
             Log-probabilities of the broadcast shape, in the dtype of the logits; rows sum to 1. NaN for invalid rows
             and failed lanes; an eager call raises `ValueError` if no lane is usable.
         """
-        logits = checks.as_classes(logits, "logits")
+        logits = self._as_logits(logits)
         k, batch = self.bias.shape[-1], self.bias.shape[:-1]
         if logits.shape[-1] != k:
             raise ValueError(f"fitted for {k} classes, got logits of shape {logits.shape}")
@@ -55,6 +57,11 @@ class AffineFit(Fit, abc.ABC):
     def _explain(self, logits) -> str:
         self.check()
         return explain(logits, np.asarray(logits).argmax(-1), None, type(self).__name__)
+
+
+def as_raw_logits(logits):
+    """Logits as they are, for maps that read the offsets of their rows."""
+    return checks.as_classes(logits, "logits")
 
 
 class Rows(NamedTuple):
@@ -195,8 +202,9 @@ def apply_scale(scale, bias, logits):
 
 def prepare_raw(logits, labels, weights, call: str):
     """Static checks of a multi-class data set whose logits are taken as they are, with the offsets of their rows."""
-    logits = checks.as_classes(logits, "logits")
-    checks.require_rows(logits, call)
+    logits = as_raw_logits(logits)
+    if logits.ndim < 2:
+        raise ValueError(f"{call} needs logits of shape (..., n, k), got {logits.shape}")
     labels = checks.as_labels(labels, logits)
     return logits, labels, checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
 

@@ -72,8 +72,9 @@ def laplace(calibrator: Callable) -> Callable:
     reject_binary(calibrator)
 
     def fit_laplace(logits, labels, *, weights=None) -> LaplaceFit:
+        given = logits  # with the offsets of its rows, which some calibrators read
         logits, labels, weights = prepare(logits, labels, weights, "laplace")
-        fit = calibrator(logits, labels, weights=weights)
+        fit = calibrator(given, labels, weights=weights)
         n = (
             jnp.asarray(logits.shape[-2], checks.compute_dtype(logits))
             if weights is None

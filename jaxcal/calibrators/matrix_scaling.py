@@ -8,6 +8,7 @@ import jax
 from jaxcal.calibrators.affine import (
     AffineFit,
     apply_matrix,
+    as_raw_logits,
     fit_lanes,
     matrix_from,
     off_diagonal_penalty,
@@ -39,6 +40,8 @@ class MatrixScalingFit(AffineFit):
     status: jax.Array
     num_steps: jax.Array
     gradient_norm: jax.Array
+
+    _as_logits = staticmethod(as_raw_logits)
 
     def _log_probabilities(self, logits):
         return apply_matrix(self.matrix, self.bias, logits)

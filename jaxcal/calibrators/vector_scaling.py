@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from jaxcal.calibrators.affine import AffineFit, apply_scale, fit_lanes, own, prepare_raw, report, start
+from jaxcal.calibrators.affine import AffineFit, apply_scale, as_raw_logits, fit_lanes, own, prepare_raw, report, start
 
 
 @jax.tree_util.register_dataclass
@@ -28,6 +28,8 @@ class VectorScalingFit(AffineFit):
     status: jax.Array
     num_steps: jax.Array
     gradient_norm: jax.Array
+
+    _as_logits = staticmethod(as_raw_logits)
 
     def _log_probabilities(self, logits):
         return apply_scale(self.scale, self.bias, logits)
