@@ -118,6 +118,7 @@ def fail_by_design(estimator):
     expected_failed_checks=fail_by_design,
 )
 def test_contract_of_scikit_learn(estimator, check):
+    """Each check is a test of scikit-learn's own, with its own assertions."""
     check(estimator)
 
 

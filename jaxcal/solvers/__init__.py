@@ -4,6 +4,8 @@ from jaxcal.solvers.bins import bin_rule as bin_rule
 from jaxcal.solvers.bins import mass_bin as mass_bin
 from jaxcal.solvers.bits import scaled_to as scaled_to
 from jaxcal.solvers.bits import threefry as threefry
+from jaxcal.solvers.class_features import Own as Own
+from jaxcal.solvers.class_features import Shared as Shared
 from jaxcal.solvers.inserted import inserted_steps as inserted_steps
 from jaxcal.solvers.isotonic import isotonic_regression as isotonic_regression
 from jaxcal.solvers.logistic import LogisticOptimum as LogisticOptimum
@@ -18,8 +20,6 @@ from jaxcal.solvers.softmax import log_softmax as log_softmax
 from jaxcal.solvers.softmax import row_sums as row_sums
 from jaxcal.solvers.softmax import scaled as scaled
 from jaxcal.solvers.softmax import shifted as shifted
-from jaxcal.solvers.softmax_regression import Own as Own
-from jaxcal.solvers.softmax_regression import Shared as Shared
 from jaxcal.solvers.softmax_regression import softmax_regression as softmax_regression
 from jaxcal.solvers.sort import argsort as argsort
 from jaxcal.solvers.sort import sort as sort

@@ -1,6 +1,5 @@
 """Softmax regression on many features: damped Newton steps, solved directly or by conjugate gradients."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -8,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxcal.solvers.class_features import Own, Shared, dot
 from jaxcal.solvers.lanes import lane_by_lane
 from jaxcal.solvers.newton import Direction, damped_newton
 from jaxcal.solvers.softmax import log_normalizer, shifted
@@ -20,11 +20,6 @@ _DIRECT = 300
 # Conjugate gradients inside one Newton step. With the preconditioner 5 to 30 do; hostile problems may use all.
 _MAX_INNER = 200
 
-# Rows of the second derivatives handled at once: 2^21 numbers stay near the cache.
-_BLOCK = 1 << 21
-
-_dot = lambda a, b: jnp.dot(a, b, precision=lax.Precision.HIGHEST)  # noqa: E731
-
 
 class SoftmaxOptimum(NamedTuple):
     """Coefficients `(k, d)` and what is known of them."""
@@ -35,128 +30,6 @@ class SoftmaxOptimum(NamedTuple):
     converged: jax.Array  # bool
     unbounded: jax.Array  # bool: the loss has no smallest value; the coefficients are near its infimum
     identified: jax.Array  # bool: no feature is a combination of the others, or penalties decide
-
-
-class Shared(NamedTuple):
-    """Features `(n, d)` that all classes see, the last one constant."""
-
-    values: jax.Array
-
-    def predict(self, theta):
-        return _dot(self.values, theta.T)
-
-    def collect(self, residual):
-        return _dot(residual.T, self.values)
-
-    def information(self, p, rest, w):
-        """sum_i w_i (diag p_i - p_i p_i') (x) x_i x_i', `(k, d, k, d)`."""
-        del rest
-        k, d = p.shape[1], self.values.shape[1]
-        cross = _gram(lambda p, x: (p[:, :, None] * x[:, None, :]).reshape(-1, k * d), (p, self.values), w)
-        cross = cross.reshape(k, d, k, d)
-        same = jnp.eye(k, dtype=p.dtype)[:, None, :, None]
-        # probabilities sum to 1: what a class shares with itself is what it shares with all others, no difference
-        apart = cross * (1 - same)
-        return same * jnp.sum(apart, axis=2)[:, :, None, :] - apart
-
-    def standardized(self, w, penalized):
-        """The same features uncorrelated and of variance one, and B, `(d, d)`, with x_new = x B."""
-        eps = jnp.finfo(w.dtype).eps
-        x, d = self.values[:, :-1], self.values.shape[1]
-        mean = jnp.sum(w[:, None] * x, axis=0)
-        centred = jnp.where((w > 0)[:, None], x - mean, 0)
-        spread = jnp.sqrt(jnp.sum(w[:, None] * centred**2, axis=0))
-        scale = jnp.where(spread > d * eps * jnp.max(jnp.abs(x), axis=0, initial=0), spread, jnp.inf)
-        unit = centred / scale
-        size, axes = jnp.linalg.eigh(_dot(unit.T * w, unit))
-        floor = d * eps * jnp.max(size)
-        kept = size > floor
-        # a direction that the data do not tell from rounding is left out, unless a penalty decides about it
-        unit_length = jnp.where(kept, 1 / jnp.sqrt(jnp.maximum(size, floor)), 0)
-        unit_length = jnp.where(penalized & ~kept, 1 / jnp.sqrt(jnp.where(floor > 0, floor, 1)), unit_length)
-        scale = jnp.where(jnp.isinf(scale) & penalized, 1, scale)
-        linear = (axes * unit_length) / scale[:, None]
-        basis = jnp.zeros((d, d), w.dtype).at[:-1, :-1].set(linear)
-        basis = basis.at[-1, :-1].set(-_dot(mean, linear)).at[-1, -1].set(1)
-        new = jnp.concatenate([_dot(jnp.where((w > 0)[:, None], x - mean, 0), linear), self.values[:, -1:]], axis=1)
-        return Shared(new), basis, jnp.all(kept)
-
-    def preconditioner(self, p, rest, w, ridge):
-        """Solves (S (x) I + ridge), S the mean of diag p - p p': the truth for p that do not depend on x."""
-        k = p.shape[1]
-        same = jnp.eye(k, dtype=bool)
-        share = jnp.where(same, jnp.diag(_dot(w, p * rest)), -_dot(p.T * w, p))
-        share = share + jnp.trace(share) / k**2  # differences of classes are all that counts
-        size, axes = jnp.linalg.eigh(share)
-        size = jnp.maximum(size, jnp.finfo(p.dtype).eps * size[-1])[:, None] + jnp.mean(ridge, axis=0)
-        return lambda g: _dot(axes, _dot(axes.T, g) / jnp.where(size > 0, size, 1))
-
-
-class Own(NamedTuple):
-    """Features `(d, n, k)` of each class its own, the last one constant; 0 where a class is masked."""
-
-    values: jax.Array
-
-    def predict(self, theta):
-        return sum(self.values[j] * theta[:, j] for j in range(len(self.values)))
-
-    def collect(self, residual):
-        return jnp.stack([jnp.sum(residual * x, axis=0) for x in self.values], axis=-1)
-
-    def information(self, p, rest, w):
-        d, _, k = self.values.shape
-        cross = _gram(lambda p, *x: jnp.concatenate([p * x[j] for j in range(d)], axis=-1), (p, *self.values), w)
-        cross = cross.reshape(d, k, d, k).transpose(1, 0, 3, 2)
-        same = jnp.eye(k, dtype=p.dtype)[:, None, :, None]
-        return same * self._blocks(p * rest, w)[:, :, None, :] - cross * (1 - same)
-
-    def _blocks(self, variance, w):
-        """sum_i w_i p_i (1 - p_i) x_i x_i' of each class, `(k, d, d)`."""
-        d = len(self.values)
-        h = w[:, None] * variance
-        rows = [[jnp.sum(h * self.values[i] * self.values[j], axis=0) for j in range(d)] for i in range(d)]
-        return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
-
-    def standardized(self, w, penalized):
-        eps = jnp.finfo(w.dtype).eps
-        x, one = self.values
-        weight = w[:, None] * one
-        mass = jnp.sum(weight, axis=0)
-        mean = jnp.sum(weight * x, axis=0) / jnp.where(mass > 0, mass, 1)
-        centred = jnp.where(weight > 0, x - mean, 0)
-        spread = jnp.sqrt(jnp.sum(weight * centred**2, axis=0))
-        kept = spread > 8 * eps * jnp.max(jnp.abs(x), axis=0, initial=0)  # 8: the rounding of mean and differences
-        linear = jnp.where(kept, 1 / jnp.where(kept, spread, 1), jnp.where(penalized, 1.0, 0.0))
-        zero = jnp.zeros_like(linear)
-        basis = jnp.stack([jnp.stack([linear, zero], -1), jnp.stack([-mean * linear, zero + 1], -1)], -2)
-        return Own(jnp.stack([centred * linear, one])), basis, jnp.all(kept)
-
-    def preconditioner(self, p, rest, w, ridge):
-        """Solves the blocks of the single classes."""
-        d = len(self.values)
-        blocks = self._blocks(p * rest, w) + ridge[:, :, None] * jnp.eye(d, dtype=p.dtype)
-        size = jnp.trace(blocks, axis1=-2, axis2=-1)
-        size = jnp.where(size > 0, size, 1) * jnp.finfo(p.dtype).eps
-        inverse = jnp.linalg.inv(blocks + size[:, None, None] * jnp.eye(d, dtype=p.dtype))
-        return lambda g: jnp.einsum("aij,aj->ai", inverse, g, precision=lax.Precision.HIGHEST)
-
-
-def _gram(rows: Callable, arrays, w):
-    """G' diag(w) G of the rows that `rows` makes from a block of the arrays."""
-    n = w.shape[0]
-    width = jax.eval_shape(rows, *(a[:1] for a in arrays)).shape[-1]
-    size = max(1, min(n, _BLOCK // width))
-    blocks = -(-n // size)
-
-    def block(a):
-        return jnp.pad(a, [(0, blocks * size - n)] + [(0, 0)] * (a.ndim - 1)).reshape(blocks, size, *a.shape[1:])
-
-    def add(gram, part):
-        *arrays, w = part
-        g = rows(*arrays)
-        return gram + _dot((g * w[:, None]).T, g), None
-
-    return lax.scan(add, jnp.zeros((width, width), w.dtype), tuple(block(a) for a in (*arrays, w)))[0]
 
 
 def softmax_regression(base, features, labels, weights, penalty, active) -> SoftmaxOptimum:
@@ -307,11 +180,19 @@ def _apart(x, weight, centred):
 
 
 def _from_basis(basis, theta):
-    return _dot(theta, basis.T) if basis.ndim == 2 else jnp.einsum("aij,aj->ai", basis, theta)
+    return (
+        dot(theta, basis.T)
+        if basis.ndim == 2
+        else jnp.einsum("aij,aj->ai", basis, theta, precision=lax.Precision.HIGHEST)
+    )
 
 
 def _to_basis(basis, gradient):
-    return _dot(gradient, basis) if basis.ndim == 2 else jnp.einsum("aij,ai->aj", basis, gradient)
+    return (
+        dot(gradient, basis)
+        if basis.ndim == 2
+        else jnp.einsum("aij,ai->aj", basis, gradient, precision=lax.Precision.HIGHEST)
+    )
 
 
 def _probabilities(predictor):
@@ -332,7 +213,7 @@ def _quadratic(problem, size, ridge, v):
 def _curvature(pair, share):
     """The largest second derivative that a standardized feature can have, the unit of gauge and ridge."""
     p, rest = pair
-    return jnp.max(_dot(share, p * rest))
+    return jnp.max(dot(share, p * rest))
 
 
 def _inverse(problem, pair, ridge, tolerance):
