@@ -159,6 +159,16 @@ def align(ndim: int, *arrays: jax.Array | None) -> tuple[jax.Array | None, ...]:
     return tuple(a if a is None else a.reshape((1,) * (ndim - a.ndim) + a.shape) for a in arrays)
 
 
+def require_batch(batch: tuple[int, ...], logits: jax.Array) -> None:
+    """Raise unless fits of shape `batch` can be called on the logits, `(..., n, k)` or `(k,)` for a single fit."""
+    if batch and logits.ndim < 2:
+        raise ValueError(f"a stack of fits {batch} needs logits (..., n, k), got {logits.shape}")
+    try:
+        np.broadcast_shapes(batch, logits.shape[:-2])
+    except ValueError as error:
+        raise ValueError(f"fits of batch shape {batch} do not broadcast against logits {logits.shape}") from error
+
+
 def lanes(bad) -> np.ndarray:
     """Which lanes of a concrete mask `(..., n)` hold a bad row; one example is a lane of its own."""
     bad = np.asarray(bad)

@@ -38,12 +38,7 @@ class AffineFit(Fit, abc.ABC):
         k, batch = self.bias.shape[-1], self.bias.shape[:-1]
         if logits.shape[-1] != k:
             raise ValueError(f"fitted for {k} classes, got logits of shape {logits.shape}")
-        if batch and logits.ndim < 2:
-            raise ValueError(f"a stack of fits {batch} needs logits (..., n, k), got {logits.shape}")
-        try:
-            np.broadcast_shapes(batch, logits.shape[:-2])
-        except ValueError as error:
-            raise ValueError(f"fits of batch shape {batch} do not broadcast against logits {logits.shape}") from error
+        checks.require_batch(batch, logits)
         result = self._log_probabilities(logits)
         if not checks.is_traced(result):
             bad = np.isnan(np.asarray(result)).any(-1)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxcal import checks
 from jaxcal.calibrators.fit import Fit
@@ -33,13 +32,7 @@ class IdentityFit(Fit):
                 leading axes. An eager call raises `ValueError` if no lane is usable.
         """
         logits = checks.as_logits(logits)
-        batch = jnp.shape(self.status)
-        if batch and logits.ndim < 2:
-            raise ValueError(f"a stack of fits {batch} needs logits (..., n, k), got {logits.shape}")
-        try:
-            np.broadcast_shapes(batch, logits.shape[:-2])
-        except ValueError as error:
-            raise ValueError(f"fits of batch shape {batch} do not broadcast against logits {logits.shape}") from error
+        checks.require_batch(jnp.shape(self.status), logits)
         result = _apply(self.status, logits)
         if not checks.is_traced(result):
             self.check_output(result, logits)

@@ -55,16 +55,7 @@ class TemperatureFit(Fit):
         """
         logits = checks.as_logits(logits)
         u = self.inverse_temperature
-        if u.ndim:
-            rows = logits.shape[:-2]
-            if logits.ndim < 2:
-                raise ValueError(f"a stack of fits {u.shape} needs logits (..., n, k), got {logits.shape}")
-            try:
-                np.broadcast_shapes(u.shape, rows)
-            except ValueError as error:
-                raise ValueError(
-                    f"fits of batch shape {u.shape} do not broadcast against logits {logits.shape}"
-                ) from error
+        checks.require_batch(u.shape, logits)
         result = _apply(u, logits)
         if not checks.is_traced(result):
             self.check_output(result, logits)
