@@ -5,13 +5,12 @@ import json
 import math
 import shlex
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
 import jaxcal
-from jaxcal.cli import bootstrap, choice, event, predictions
-from jaxcal.cli.console import UserError, progress, require, table, write
+from jaxcal.cli import bootstrap, choice, event, predictions, report
+from jaxcal.cli.console import UserError, progress, require, write
 from jaxcal.cli.files import check_output, nth, replacing
 from jaxcal.cli.labels import class_of
 
@@ -69,17 +68,6 @@ _STATUS_LINES = {
     "differ; T is set to 1",
     jaxcal.Status.NOT_CONVERGED: "the step limit was reached before the optimum; do not rely on T",
 }
-
-
-class _Result(NamedTuple):
-    estimates: bootstrap.Estimates
-    fit: Any
-    choice: choice.Choice
-    intervals: bootstrap.Intervals | None
-    event: dict[str, event.Estimate]
-    tests: dict[str, event.Test]
-    subject: str
-    remarks: list[str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -157,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
         with replacing(fit_file) as temporary:
             fit.save(temporary)
     subject = "the top label" if chosen is None else f"class {data.names[chosen]}"
-    result = _Result(estimates, fit, calibrator, intervals, measured, tests, subject, remarks)
+    result = report.Result(estimates, fit, calibrator, intervals, measured, tests, subject, remarks)
     notes = data.notes + _notes(args, result, data)
     present = np.unique(data.labels)
     if chosen is None and k == 2:
@@ -165,14 +153,14 @@ def run(args: argparse.Namespace) -> int:
     if len(present) == 1:
         notes.append(f"every label is class {present[0]}: there is nothing to tell apart, and sharpness means little")
     if args.json:
-        write(json.dumps(_report(args, data, result, notes), indent=2, allow_nan=False))
+        write(json.dumps(report.as_json(args, data, result, notes), indent=2, allow_nan=False))
         return 0
-    write(_table(args, data, result))
+    write(report.overview(args, data, result))
     write("")
     if calibrator.selection is not None:
         write(choice.shown(calibrator, k, f"{args.loss.replace('-', ' ')} loss"))
         write("")
-    write(_event_table(result))
+    write(report.event_table(result))
     write("")
     for note in notes:
         write(note)
@@ -225,7 +213,7 @@ def _refuse_impossible(data, args) -> None:
         )
 
 
-def _notes(args, result: _Result, data) -> list[str]:
+def _notes(args, result: report.Result, data) -> list[str]:
     notes, weights = [], data.weights
     status = jaxcal.Status(int(result.fit.status))
     if status != jaxcal.Status.CONVERGED:
@@ -240,7 +228,7 @@ def _notes(args, result: _Result, data) -> list[str]:
         )
         if not result.choice.scales:
             notes.append(f"intervals take {result.choice.name} as it is: resamples do not fit it anew")
-        outside = [q for q in _quantities(result) if not _inside(*_ends(result, q))]
+        outside = [q for q in report.quantities(result) if not _inside(*report.ends(result, q))]
         if outside:
             notes.append(
                 f"{', '.join(outside)}: outside its interval, because resamples lie on one side of an extreme value"
@@ -271,131 +259,9 @@ def _notes(args, result: _Result, data) -> list[str]:
     return notes
 
 
-def _quantities(result: _Result) -> list[str]:
-    """Names of the estimates that exist: only temperature scaling has a temperature."""
-    return [q for q in bootstrap.Estimates._fields if q != "temperature" or result.choice.scales]
-
-
-def _table(args, data, result: _Result) -> str:
-    n, k = data.logits.shape
-    name = f"{args.loss.replace('-', ' ')}{' loss' if args.loss != 'log' else ' loss, nats'}"
-    how = "scaling by T" if result.choice.scales else result.choice.name
-    meaning = {
-        "risk": f"mean {name}",
-        "calibration": f"removed by {how}",
-        "refinement": f"left after {how}",
-        "sharpness": "uncertainty - refinement",
-        "uncertainty": "loss of class frequencies",
-        "temperature": "above 1: over-confident",
-        "accuracy": "",
-    }
-    rows = []
-    for quantity in _quantities(result):
-        text = meaning[quantity]
-        value, lower, upper = _ends(result, quantity)
-        interval = "" if lower is None or math.isnan(lower) else f"[{_show(lower)}, {_show(upper)}]"
-        rows.append((quantity, _show(value), interval, text))
-    weight = "" if data.weights is None else f", total weight {data.weights.sum():,.6g}"
-    folds = f", {result.choice.folds}-fold refinement" if result.choice.folds else ""
-    title = f"{args.file}: {n:,} rows{weight}, {k} classes{folds}"
-    return title + "\n\n" + table(("", "estimate", "95 % interval", "meaning"), rows, left=(0, 3))
-
-
-def _event_table(result: _Result) -> str:
-    rows = []
-    for name, (value, lower, upper, meaning) in result.event.items():
-        interval = "" if lower is None or math.isnan(lower) else f"[{_show(lower)}, {_show(upper)}]"
-        shown = "none" if math.isnan(value) else _show(value)
-        rows.append((_spelled(name), shown, interval, meaning))
-    for name, test in result.tests.items():
-        shown = "none" if math.isnan(test.p_value) else f"p = {test.p_value:.3g}" if test.p_value else "p < 1e-38"
-        rows.append((f"test, {name}", shown, "", test.meaning))
-    return f"calibration of {result.subject}\n\n" + table(
-        ("", "estimate", "95 % interval", "meaning"), rows, left=(0, 3)
-    )
-
-
-def _spelled(name: str) -> str:
-    return name.replace("auroc", "AUROC").replace("ece", "ECE").replace("observed_", "observed/").replace("_", " ")
-
-
-def _ends(result: _Result, quantity: str) -> tuple[float, float | None, float | None]:
-    value = float(getattr(result.estimates, quantity))
-    if result.intervals is None:
-        return value, None, None
-    return value, getattr(result.intervals.lower, quantity), getattr(result.intervals.upper, quantity)
-
-
 def _inside(value: float, lower: float, upper: float) -> bool:
     rounding = 1e-5 * abs(value)  # the estimate is computed in float32, the ends mostly in float64
     return not (value < lower - rounding or value > upper + rounding)
-
-
-def _show(value: float) -> str:
-    return f"{value + 0.0:#.4g}"  # + 0.0: no "-0.000"
-
-
-def _report(args, data, result: _Result, notes: list[str]) -> dict:
-    """The content of `--json`."""
-    n, k = data.logits.shape
-    estimates = {}
-    for quantity in bootstrap.Estimates._fields:
-        value, lower, upper = _ends(result, quantity)
-        estimates[quantity] = {"value": _plain(value), "lower": _plain(lower), "upper": _plain(upper)}
-    for name, (value, lower, upper, _) in result.event.items():
-        estimates[name] = {"value": _plain(value), "lower": _plain(lower), "upper": _plain(upper)}
-    tests = {
-        name: {"statistic": _plain(test.statistic), "p_value": _plain(test.p_value), "reliable": test.reliable}
-        for name, test in result.tests.items()
-    }
-    return {
-        "file": args.file,
-        "n": n,
-        "k": k,
-        "total_weight": _plain(n if data.weights is None else data.weights.sum()),
-        "loss": args.loss,
-        "folds": result.choice.folds,
-        "calibrator": result.choice.name,
-        "comparison": _comparison(result.choice, k),
-        "dtype": str(data.logits.dtype),
-        "event": args.event,
-        "level": 0.95,
-        "resamples": args.resamples,
-        "failed_resamples": result.intervals.failed if result.intervals else 0,
-        "seed": args.seed,
-        "estimates": estimates,
-        "tests": tests,
-        "status": jaxcal.Status(int(result.fit.status)).name,
-        "notes": notes,
-        "plot": args.plot,
-        "fit": args.fit,
-    }
-
-
-def _comparison(chosen: choice.Choice, num_classes: int) -> list[dict] | None:
-    """The evidence of `--calibrator auto`, one entry a calibrator; None where one was named."""
-    found = chosen.selection
-    if found is None:
-        return None
-    return [
-        {
-            "calibrator": name,
-            "risk": _plain(float(found.risk[i])),
-            "standard_error": _plain(float(found.standard_error[i])),
-            "difference": _plain(float(found.difference[i])),
-            "difference_error": _plain(float(found.difference_error[i])),
-            "parameters": choice.parameters(name, num_classes),
-            "status": jaxcal.Status(int(found.status[i])).name,
-        }
-        for i, name in enumerate(found.names)
-    ]
-
-
-def _plain(value: float | None) -> float | str | None:
-    """A JSON number: JSON has no infinity (a string here) and no NaN (null here)."""
-    if value is None or math.isnan(value):
-        return None
-    return float(value) if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def _draw(path, args, data, fit, calibrator: choice.Choice, chosen: int | None, ece: float) -> None:
