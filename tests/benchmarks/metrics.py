@@ -79,6 +79,10 @@ def smooth() -> None:
 def resamples() -> None:
     """1,000 bootstrap resamples of ECE against a loop over resampled rows."""
     rows = []
+
+    def ours(p, y, weights):  # wrapped: no interval of it is valid, so `bootstrap` takes it as a stranger's only
+        return jaxcal.ece(p, y, weights=weights)
+
     for n, target in ((1000, 3.0), (100_000, 1.0)):
         p, y, p_np, y_np = events(n)
 
@@ -91,7 +95,7 @@ def resamples() -> None:
                 values[i] = np.abs(np.bincount(b, o, 15) - np.bincount(b, q, 15)).sum() / n
             return values
 
-        times = alternate({"numpy": peer, "ours": partial(jaxcal.bootstrap, jaxcal.ece, jax.random.key(0), p, y)})
+        times = alternate({"numpy": peer, "ours": partial(jaxcal.bootstrap, ours, jax.random.key(0), p, y)})
         ratio = times["numpy"].seconds / times["ours"].seconds
         rows.append([f"{n:,}", times["numpy"].ms, times["ours"].ms, f"{ratio:.2f}", target, at_least(ratio, target)])
     show("1,000 resamples of ECE", ["n", "numpy, ms", "ours, ms", "times faster", "target", ""], rows)
