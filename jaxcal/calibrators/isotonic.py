@@ -131,7 +131,7 @@ def isotonic_regression(values, *, weights=None) -> jax.Array:
         finite or all 0, are NaN; an eager call raises `ValueError` if no lane is valid.
 
     Differentiable in values and weights with the blocks held fixed, to every order. Cost O(n), about 40 ns an entry on
-    CPU; sequential, and so slow, on accelerators.
+    CPU; on accelerators O(n log n) in O(log^3 n) steps.
 
     Examples:
         >>> import jax.numpy as jnp

@@ -11,7 +11,6 @@ from jax import lax
 
 from jaxcal.solvers.lanes import lane_by_lane
 from jaxcal.solvers.newton import Direction, damped_newton
-from jaxcal.solvers.sums import total
 
 
 class LogisticOptimum(NamedTuple):
@@ -154,10 +153,10 @@ def _fit(rules, x, t, w, active) -> LogisticOptimum:
     x, t, w = (jnp.where(active, a, fill) for a, fill in ((x, 0), (t, 0), (w, 1)))
     unit = lax.stop_gradient(jnp.max(w))
     w = w / jnp.where(unit > 0, unit, 1)  # the optimum does not depend on the size of the weights
-    share = w / total(w)
+    share = w / jnp.sum(w)
     found = _optimum(rules, x, t, share, active)
     eta = _predictor(found.theta, found.basis.columns(x))
-    risk = total(share * _losses(eta, t))
+    risk = jnp.sum(share * _losses(eta, t))
     coefficients = found.basis.coefficients(found.theta)
     return LogisticOptimum(coefficients, risk, found.norm, found.steps.astype(jnp.int32), *(found.flags > 0))
 
@@ -188,7 +187,7 @@ def _optimum_jvp(rules, primals, tangents):
 
 
 def _objective(rules, basis, theta, x, t, share):
-    loss = total(share * _losses(_predictor(theta, basis.columns(x)), t))
+    loss = jnp.sum(share * _losses(_predictor(theta, basis.columns(x)), t))
     return loss + _penalty(rules, basis.coefficients(theta))
 
 
@@ -248,7 +247,7 @@ def _climb(rules, basis, x, t, share, active):
         small, large = small / (1 + small), 1 / (1 + small)
         q, rest = jnp.where(eta >= 0, large, small), jnp.where(eta >= 0, small, large)
         residual = share * ((1 - t) * q - t * rest)
-        gradient = jnp.stack([total(residual * column) for column in u])
+        gradient = jnp.stack([jnp.sum(residual * column) for column in u])
         if rules.strength > 0:
             away = basis.coefficients(theta) - jnp.asarray(rules.centre, dtype)
             gradient = gradient + 2 * rules.strength * (linear @ away)
