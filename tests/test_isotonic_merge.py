@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from jaxcal.solvers import isotonic_regression
+from jaxcal.solvers import isotonic_frequencies, isotonic_regression
 from jaxcal.solvers.isotonic_merge import merged_fit
 
-merged = jax.jit(jax.vmap(merged_fit))
+many = jax.jit(jax.vmap(merged_fit))
+
+
+def merged(values, weights):
+    return many(values, weights, jnp.zeros(values.shape, bool))[::2]
 
 
 def _lanes(n, seed):
@@ -52,10 +56,35 @@ def test_sorted_values_stay_and_reversed_ones_are_one_block(eps):
     np.testing.assert_array_equal(block[1], 0)
 
 
+@pytest.mark.once  # float32 whatever the precision
 def test_float32_holds_the_means_of_long_blocks():
     """Two blocks of 200,000 outcomes: a running sum of them alone would lose seven bits."""
     rng = np.random.default_rng(0)
     values = (rng.random(400_000) < np.repeat([0.3, 0.6], 200_000)).astype(np.float32)
-    fit = np.asarray(jax.jit(merged_fit)(values, jnp.ones(400_000, jnp.float32))[0], float)
+    fit = np.asarray(merged(values[None], jnp.ones((1, 400_000), jnp.float32))[0][0], float)
     expected = scipy.optimize.isotonic_regression(values.astype(float)).x
     np.testing.assert_allclose(fit, expected, rtol=4 * jnp.finfo(jnp.float32).eps, atol=1e-300)
+
+
+@pytest.mark.parametrize("n", [1, 2, 40])
+def test_tied_entries_count_as_one(n, eps):
+    """Against fits of the weighted means of runs, which both forms must give; 1 - fit keeps its digits."""
+    rng = np.random.default_rng(n)
+    outcomes = (rng.random((60, n)) < rng.beta(0.3, 0.3, (60, 1))).astype(float)
+    weights = rng.integers(0, 3, (60, n)) * 0.3
+    weights[:, rng.integers(n)] = 1
+    tied = rng.random((60, n)) < 0.5
+    tied[:, 0] = False
+    found = isotonic_frequencies(*map(jnp.asarray, (outcomes, weights, tied)))
+    for forms in (found, many(*map(jnp.asarray, (outcomes, weights, tied)))):
+        one, zero, block = (np.asarray(a) for a in forms)
+        for lane in range(60):
+            run = np.cumsum(~tied[lane]) - 1
+            mass, ones = np.bincount(run, weights[lane]), np.bincount(run, weights[lane] * outcomes[lane])
+            zeros = np.bincount(run, weights[lane] * (1 - outcomes[lane]))
+            used = mass > 0
+            place = np.maximum(np.cumsum(used) - 1, 0)[run]
+            for result, part, sign in ((one, ones, 1), (zero, zeros, -1)):
+                fit = scipy.optimize.isotonic_regression(sign * part[used] / mass[used], weights=mass[used]).x
+                np.testing.assert_allclose(result[lane], sign * fit[place], rtol=16 * eps, atol=eps**2)
+        np.testing.assert_array_equal(block, found.block)

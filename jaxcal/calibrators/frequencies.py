@@ -53,27 +53,44 @@ class Levels(NamedTuple):
         return self.zeros + self.ones
 
 
-def levels(rows: Rows) -> Levels:
-    """Sort the rows and add up those of equal scores; absent rows are no level.
+def in_order(rows: Rows) -> Rows:
+    """The rows by increasing score, absent ones at +inf; those of equal scores move with their weighted mean.
 
-    Differentiable in scores and weights with the order held fixed: a level moves with the weighted mean of its rows.
-    Cost O(n log n).
+    Differentiable in scores and weights with the order held fixed. Cost O(n log n).
     """
     score = jnp.where(rows.weight > 0, rows.score, jnp.inf)
     order = argsort(score)
     s, y, w = (jnp.take_along_axis(a, order, axis=-1) for a in (score, rows.outcome, rows.weight))
+    return Rows(_with_mean_of_ties(s, w), y, w, rows.ok)
+
+
+@jax.custom_jvp
+def _with_mean_of_ties(score, weight):
+    """Sorted scores, with the derivative of the weighted mean of those that are equal."""
+    return score
+
+
+@_with_mean_of_ties.defjvp
+def _(primals, tangents):
+    score, weight = primals
+    run, n = runs(lax.stop_gradient(score)), score.shape[-1]
+    mass = run_totals(weight, run, n)
+    moved = run_totals(weight * jnp.where(jnp.isfinite(score), tangents[0], 0), run, n)
+    change = jnp.take_along_axis(moved / jnp.where(mass > 0, mass, 1), run, axis=-1)
+    return _with_mean_of_ties(score, weight), change
+
+
+def levels(rows: Rows) -> Levels:
+    """Sort the rows and add up those of equal scores; absent rows are no level. Differentiable as `in_order`."""
+    s, y, w, _ = in_order(rows)
     run, n = runs(lax.stop_gradient(s)), s.shape[-1]
     zeros, ones = run_totals(jnp.where(y == 0, w, 0), run, n), run_totals(jnp.where(y == 1, w, 0), run, n)
 
     def first(s, run):
         return jnp.full(n, jnp.inf, s.dtype).at[run].set(s, indices_are_sorted=True)
 
-    constant = lax.stop_gradient(s)
-    level = jax.vmap(first)(constant.reshape(-1, n), run.reshape(-1, n)).reshape(s.shape)
-    # 0, with the derivative of the mean of the rows
-    moved = run_totals(w * jnp.where(jnp.isfinite(constant), s - constant, 0), run, n)
-    mass = zeros + ones
-    return Levels(level + moved / jnp.where(mass > 0, mass, 1), zeros, ones)
+    level = jax.vmap(first)(s.reshape(-1, n), run.reshape(-1, n)).reshape(s.shape)
+    return Levels(level, zeros, ones)
 
 
 def usable(rows: Rows) -> jax.Array:

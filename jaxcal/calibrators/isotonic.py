@@ -10,9 +10,9 @@ from jax import lax
 
 from jaxcal import checks, solvers
 from jaxcal.calibrators.binary import clean_rows, prepare_binary, report_binary
-from jaxcal.calibrators.frequencies import FrequencyFit, Levels, count_up_to, levels, read, usable
+from jaxcal.calibrators.frequencies import FrequencyFit, count_up_to, in_order, read, usable
 from jaxcal.calibrators.one_vs_rest import binary_calibrator
-from jaxcal.solvers import run_totals, runs
+from jaxcal.solvers import run_totals
 from jaxcal.status import Status
 
 _INTERPOLATE = ("linear", "step")
@@ -177,17 +177,15 @@ def _explain(values, weights) -> str:
 @partial(jax.jit, static_argnums=(3, 4))
 def _fit(score, outcomes, weights, interpolate, variant):
     rows = clean_rows(score, outcomes, weights)
-    groups, ok = levels(rows), usable(rows)
-    weight, n = groups.weight, rows.score.shape[-1]
-    one = solvers.isotonic_regression(groups.ones / jnp.where(weight > 0, weight, 1), weight)
-    block = runs(lax.stop_gradient(one))  # fits of different blocks differ
-    per_block = lambda a: read(run_totals(a, block, n), block)  # noqa: E731
-    mass = per_block(weight)
-    zero = per_block(groups.zeros) / jnp.where(mass > 0, mass, 1)
-    knots = groups.score
+    ok = usable(rows)
+    knots, y, w, _ = in_order(rows)
+    tied = jnp.concatenate([jnp.zeros_like(knots[..., :1], bool), knots[..., 1:] == knots[..., :-1]], axis=-1)
+    # a lane without any weight is invalid, and its loops must end
+    w = jnp.where(ok[..., None], w, 1)
+    one, zero, block = solvers.isotonic_frequencies(y, w, tied, whole=weights is None)
     if variant is not None:
         kept = jnp.zeros(one.shape, bool) if variant == "strict" else (one == 0) | (zero == 0)
-        knots = jnp.where(kept | (weight == 0), knots, _centres(groups, block))
+        knots = jnp.where(kept | (w == 0), knots, _centres(knots, w, block))
     mark = lambda a: jnp.where(ok[..., None], a, jnp.nan)  # noqa: E731
     status = jnp.where(ok, Status.CONVERGED, Status.INVALID_INPUT).astype(jnp.int32)
     nothing = jnp.zeros_like(status)
@@ -196,11 +194,11 @@ def _fit(score, outcomes, weights, interpolate, variant):
     )
 
 
-def _centres(groups: Levels, block):
-    """Weighted mean score of the block of each level; levels at infinity are left out where there are others."""
-    score, n = groups.score, groups.score.shape[-1]
+def _centres(score, weight, block):
+    """Weighted mean score of the block of each row; scores at infinity are left out where there are others."""
+    n = score.shape[-1]
     finite = jnp.isfinite(score)
-    weight = jnp.where(finite, groups.weight, 0)
+    weight = jnp.where(finite, weight, 0)
     mass = read(run_totals(weight, block, n), block)
     # shares before products: nothing overflows, and a single score is its own mean
     share = weight / jnp.where(mass > 0, mass, 1)

@@ -7,6 +7,7 @@ from jaxcal.solvers.bits import threefry as threefry
 from jaxcal.solvers.class_features import Own as Own
 from jaxcal.solvers.class_features import Shared as Shared
 from jaxcal.solvers.inserted import inserted_steps as inserted_steps
+from jaxcal.solvers.isotonic import isotonic_frequencies as isotonic_frequencies
 from jaxcal.solvers.isotonic import isotonic_regression as isotonic_regression
 from jaxcal.solvers.logistic import LogisticOptimum as LogisticOptimum
 from jaxcal.solvers.logistic import logistic_regression as logistic_regression
@@ -41,6 +42,7 @@ __all__ = [
     "bin_rule",
     "bracketed_root",
     "inserted_steps",
+    "isotonic_frequencies",
     "isotonic_regression",
     "log_mixture",
     "log_normalizer",

@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxcal.solvers.sums import add_pairs
+from jaxcal.solvers.sums import add_pairs, run_totals
 
 # Levels that share a loop, and with it the number of pairs of its first one: fewer waste less, more compile faster.
 _LEVELS_A_LOOP = 5
 
 
-def merged_fit(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The isotonic fit of one lane, and for each entry where its block begins; `(n,)` twice to `(n,)` twice.
+def merged_fit(values: jax.Array, weights: jax.Array, tied: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The isotonic fit of one lane, 1 minus that, and for each entry where its block begins; `(n,)` each.
 
     Fits of stretches of 1, 2, 4, ... entries are joined. Where the last value of the left one is above the first of the
     right one, a tail of the left and a head of the right become one block. The mean of that is the root in t of
@@ -21,31 +21,38 @@ def merged_fit(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Ar
         sum over the tail with fit >= t of w (fit - t)  -  sum over the head with fit <= t of w (t - fit),
 
     which decreases: bisection finds the tail, then the head, from running sums of the data. Depth O(log^3 n), work
-    O(n log n), most of it one pass over the entries a level. Values finite, weights >= 0 and not all 0.
+    O(n log n), most of it one pass over the entries a level. Values finite, weights >= 0 and not all 0; entries that
+    are `tied` have the value of the one before.
     """
     n = values.shape[0]
     num_levels = (n - 1).bit_length()
     size = 1 << num_levels
-    # entries of weight 0 leave; behind the others everything is in order
-    place = jnp.cumsum(weights > 0, dtype=jnp.int32) - 1
-    slot = jnp.where(weights > 0, place, size)
-    fit = jnp.full(size, jnp.inf, values.dtype).at[slot].set(values, mode="drop")
-    mass = jnp.zeros(size, weights.dtype).at[slot].set(weights, mode="drop")
-    products = mass * jnp.where(mass > 0, fit, 0)
+    # tied entries become one and those of weight 0 leave; behind the others everything is in order
+    run = jnp.cumsum(~tied.at[0].set(False), dtype=jnp.int32) - 1
+    mass = run_totals(weights, run, size)
+    product = run_totals(jnp.where(weights > 0, weights * values, 0), run, size)
+    alone = run_totals((weights > 0).astype(jnp.int32), run, size) == 1
+    own = jnp.zeros(size, values.dtype).at[jnp.where(weights > 0, run, size)].set(values, mode="drop")
+    place = jnp.cumsum(mass > 0, dtype=jnp.int32) - 1
+    slot = jnp.where(mass > 0, place, size)
+    value = jnp.where(alone, own, product / jnp.where(mass > 0, mass, 1))
+    fit = jnp.full(size, jnp.inf, values.dtype).at[slot].set(value, mode="drop")
+    products, masses = (jnp.zeros_like(a).at[slot].set(a, mode="drop") for a in (product, mass))
     row = jnp.arange(size, dtype=jnp.int32)
-    sums, masses = _running_totals(products, 0 * row), _running_totals(mass, 0 * row)
+    totals = [_running_totals(a, 0 * row) for a in (products, masses)]
     state = (fit, row, row + 1)
     for level in range(0, num_levels, _LEVELS_A_LOOP):
-        step = partial(_join, size >> (level + 1), sums, masses)
+        step = partial(_join, size >> (level + 1), *totals)
         state = lax.fori_loop(level, min(level + _LEVELS_A_LOOP, num_levels), step, state)
     fit, start, stop = state
     # once more from the sums of each block alone: differences of running sums have the rounding of all before them
-    inside = [_running_totals(a, start) for a in (products, mass)]
-    high, low = (sum(a[stop] for a in pair) for pair in inside)
-    fit = jnp.where(stop - start > 1, high / jnp.where(low > 0, low, 1), fit)
-    fit = lax.cummax(fit)[jnp.maximum(place, 0)]
+    (high, high_rest), (low, low_rest) = ([a[stop] for a in _running_totals(b, start)] for b in (products, masses))
+    total = jnp.where(low > 0, low + low_rest, 1)
+    fit = lax.cummax(jnp.where(stop - start > 1, (high + high_rest) / total, fit))
+    rest = ((low - high) + (low_rest - high_rest)) / total
+    fit, rest = (a[jnp.maximum(place[run], 0)] for a in (fit, rest))
     new = jnp.concatenate([jnp.ones(1, bool), fit[1:] != fit[:-1]])
-    return fit, lax.cummax(jnp.where(new, jnp.arange(n, dtype=jnp.int32), 0))
+    return fit, rest, lax.cummax(jnp.where(new, jnp.arange(n, dtype=jnp.int32), 0))
 
 
 def _running_totals(values, first):
