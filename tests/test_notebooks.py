@@ -10,7 +10,13 @@ import nbformat
 import pytest
 
 NOTEBOOKS = pathlib.Path(__file__).parent.parent / "notebooks"
-NAMES = ("rank_calibration", "theory_learning_curves", "theory_maps", "theory_on_real_spectra")
+NAMES = (
+    "choosing_a_calibrator",
+    "rank_calibration",
+    "theory_learning_curves",
+    "theory_maps",
+    "theory_on_real_spectra",
+)
 # Compilation is most of the time on a small budget: 30 to 60 s of CPU; shared machines are several times slower.
 _TIMEOUT = 600
 # No output of these notebooks names a file or a user.
