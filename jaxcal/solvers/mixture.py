@@ -191,7 +191,8 @@ def _solve(q, v, start) -> MixtureOptimum:
 def _nonnegative_minimum(information, slope, near):
     """argmin over y >= 0 of y'Hy / 2 - c'y, by Mehrotra's predictor and corrector; of several, one near `near`.
 
-    At the end the components whose slack exceeds them are set to 0 and the equations of the others solved.
+    At the end the components whose slack exceeds them are set to 0 and the equations of the others solved; where that
+    makes some negative, which a slack of the size of their weight hides, these are set to 0 as well.
     """
     eps, m = jnp.finfo(slope.dtype).eps, slope.shape[-1]
     # units in which diagonal and slope are near 1; a component of weight > 0 has g = 1 <= H_jj
@@ -228,11 +229,16 @@ def _nonnegative_minimum(information, slope, near):
 
     start = (jnp.int32(0), 0.5 * (near + 1 / m) / scale, scale, False)
     _, x, s, _ = lax.while_loop(lambda state: (state[0] < _MAX_INNER_STEPS) & ~state[-1], advance, start)
-    free = x > s
-    face = jnp.where(free[:, None] & free, h, jnp.eye(m, dtype=h.dtype))
-    exact = cho_solve((jnp.linalg.cholesky(face), True), jnp.where(free, c, 0))
-    x = jnp.where(jnp.all(exact >= 0), exact, x)  # False for NaN
-    return jnp.where(free, x, 0) * scale
+
+    def solve(state):
+        free, exact, _ = state
+        free &= exact >= 0  # False for NaN
+        face = jnp.where(free[:, None] & free, h, jnp.eye(m, dtype=h.dtype))
+        exact = cho_solve((jnp.linalg.cholesky(face), True), jnp.where(free, c, 0))
+        return free, exact, jnp.any(free & ~(exact >= 0))
+
+    free, exact, _ = lax.while_loop(lambda state: state[-1], solve, (x > s, x, True))
+    return jnp.where(free, exact, 0) * scale
 
 
 def _on_face(information, free):

@@ -22,6 +22,10 @@ _END = 4
 # Below this many the sums of two steps cannot be compared, and the step that is safe in theory is taken.
 _HIDDEN = 64
 
+# A fit that takes this many steps has directions that go to infinity beside others that do not, and may take thousands
+# for its last digits: it ends when the decrease is a rounding of 1, the size of the loss of a row that is not told apart.
+_PATIENCE = 50
+
 # After a step that had to be shortened the ridge is eps, or this many times what it was; after others it shrinks by the
 # fourth root, to nothing below eps / 16. So it stays near the level where steps are useful, anything from eps to 1.
 _RIDGE = 256
@@ -73,8 +77,8 @@ def damped_newton(look: Callable, start: jax.Array, active: jax.Array) -> Descen
         safe = jnp.where(reach > 0, jnp.log1p(reach) / jnp.where(reach > 0, reach, 1), 1)
         last, apart = (decrease <= _END * eps * objective) & (ridge == 0), objective <= eps
         hidden = decrease <= _HIDDEN * eps * objective
-
         late = count >= _ORDINARY
+        last |= (count >= _PATIENCE) & (ridge == 0) & (decrease <= eps * jnp.maximum(_HIDDEN * objective, 1))
 
         def search(state):
             t, lowest, candidate, _ = state
