@@ -148,6 +148,20 @@ def test_small_probabilities_keep_their_digits(eps):
     np.testing.assert_allclose(fit(score), predictions, rtol=max(16 * 100 * eps, 2e-8))
 
 
+def test_rows_of_weight_0_do_not_change_the_default_bins(eps):
+    """Numbers of bins are chosen by the sum of the weights: padding is as if it were not there."""
+    rng = np.random.default_rng(4)
+    score, outcomes = rng.normal(size=400), rng.integers(0, 2, 400)
+    weights = np.where(np.arange(400) < 30, 1.0, 0)
+    padded, short = jaxcal.fit_bbq(score, outcomes, weights=weights), jaxcal.fit_bbq(score[:30], outcomes[:30])
+    used = np.asarray(padded.posterior) > 0
+    np.testing.assert_array_equal(padded.num_bins[used], short.num_bins)
+    np.testing.assert_allclose(padded.posterior[used], short.posterior, rtol=64 * eps)
+    np.testing.assert_allclose(padded(score), short(score), rtol=64 * eps)
+    twice = jaxcal.fit_bbq(score, outcomes, weights=np.full(400, 2.0))  # never more bins than 400 rows have
+    assert twice.num_bins[np.asarray(twice.posterior) > 0].max() <= 74
+
+
 def test_derivatives_by_weights(x64):
     if not x64:
         pytest.skip("finite differences need float64")

@@ -16,7 +16,7 @@ from jaxcal.calibrators.binary import clean_rows, prepare_binary, report_binary
 from jaxcal.calibrators.frequencies import FrequencyFit, Levels, count_up_to, levels, read, usable
 from jaxcal.calibrators.histogram import bounded, edge_below
 from jaxcal.calibrators.one_vs_rest import binary_calibrator
-from jaxcal.solvers import add_pairs, argsort, running_totals, segment_totals
+from jaxcal.solvers import add_pairs, argsort, running_totals, segment_totals, total
 from jaxcal.status import Status
 
 
@@ -72,7 +72,8 @@ def fit_bbq(
         outcomes: `(..., n)` in {0, 1}.
         weights: counts `(..., n)`; rows of weight 0 are absent.
         num_bins: numbers of bins B to average over, all different, static. By default all with n^(1/3) / 10 <= B <=
-            min(n / 5, 10 n^(1/3)), and 1 where n < 5; n is the size of the axis, whatever the weights are.
+            min(n / 5, 10 n^(1/3)), and 1 where n < 5. With weights n is their sum, and no B is tried that is too large
+            for as many rows as the axis has; numbers out of the range of a lane have posterior 0.
         prior_count: N' > 0, the rows that the prior of a whole binning counts for, static.
 
     Returns:
@@ -101,10 +102,15 @@ def fit_bbq(
         Naeini, Cooper and Hauskrecht, "Obtaining well calibrated probabilities using Bayesian binning", AAAI 2015.
     """
     score, outcomes, weights = prepare_binary(score, outcomes, weights)
-    num_bins = _default_bins(score.shape[-1]) if num_bins is None else _required_bins(num_bins)
+    by_mass = num_bins is None and weights is not None
+    if num_bins is None:
+        num_bins = _default_bins(score.shape[-1])
+        num_bins = tuple(range(1, num_bins[-1] + 1)) if by_mass else num_bins
+    else:
+        num_bins = _required_bins(num_bins)
     if not isinstance(prior_count, int | float | np.number) or not 0 < prior_count < math.inf:
         raise ValueError(f"prior_count must be a number > 0, got {prior_count!r}")
-    fit = _fit(score, outcomes, weights, num_bins, float(prior_count))
+    fit = _fit(score, outcomes, weights, num_bins, float(prior_count), by_mass)
     return report_binary(fit, score, outcomes, weights, "fit_bbq")
 
 
@@ -127,8 +133,18 @@ def _required_bins(num_bins) -> tuple[int, ...]:
     return required
 
 
-@jax.jit(static_argnums=(3, 4))
-def _fit(score, outcomes, weights, num_bins, prior_count):
+def _in_default_range(num_bins: tuple[int, ...], n):
+    """Whether `_default_bins` has each number for n rows, `(..., K)` for `(...)`; the last where that has larger ones."""
+    b, n = jnp.asarray(num_bins, n.dtype), n[..., None]
+    enough = 1000 * b**3 >= n
+    fewest = enough & (1000 * (b - 1) ** 3 < n)
+    most = (5 * b <= n) & (b**3 <= 1000 * n)
+    none_is = ~jnp.any(enough, axis=-1, keepdims=True)
+    return (enough & (fewest | most)) | (none_is & (b == b[-1]))
+
+
+@jax.jit(static_argnums=(3, 4, 5))
+def _fit(score, outcomes, weights, num_bins, prior_count, by_mass):
     rows = clean_rows(score, outcomes, weights)
     ok = usable(rows)
     groups = levels(rows._replace(score=bounded(lax.stop_gradient(rows.score))))
@@ -141,7 +157,8 @@ def _fit(score, outcomes, weights, num_bins, prior_count):
     log_p = log_sigmoid(jnp.stack([-ends, ends]))
     middle = jnp.logaddexp(log_p[:, 0], log_p[:, 1]) - math.log(2)
     log_scores = segment_totals(_log_marginal(counts, middle, prior), of, len(num_bins))
-    posterior = _softmax(log_scores)
+    usual = _in_default_range(num_bins, total(rows.weight)) if by_mass else True
+    posterior = _softmax(jnp.where(usual, log_scores, -jnp.inf))
     terms = posterior[..., of] * (counts + prior * jnp.exp(middle)) / (counts[0] + counts[1] + prior)
     order = argsort(start)
     edges = jnp.take_along_axis(low, order, axis=-1)
