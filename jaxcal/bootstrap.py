@@ -99,8 +99,10 @@ def bootstrap(
     the uncorrected reliability, whose bias is of the order of their spread; for the uncertainty of equally frequent
     classes, which is its largest value; or for `rank_ece` and kernel estimates, in which copies of a row correlate.
     Of these and their like the package's own functions are refused: `ece`, `ace`, `ece_sweep`, `rank_ece`, `skce`,
-    `skce_multiclass`, `smooth_ece`, `cutoff_calibration_error`, `ici`, `corp_decomposition`,
-    `variational_calibration_error`, `variational_confidence_error`.
+    `skce_multiclass`, `smooth_ece`, `cutoff_calibration_error`, `ici`, `corp_decomposition`, `murphy_decomposition`
+    unless `bias_corrected`, `variational_calibration_error`, `variational_confidence_error`. So are all tests, as a
+    p-value has no interval; what holds intervals already (`rank_ece_interval`, `corp_consistency_band`,
+    `reliability_curve`); and `corp_reliability_curve`, whose entries are other forecasts in every resample.
     Not differentiable. Cost: num_resamples evaluations of the metric, in blocks of up to 2^20 weights.
 
     Two models or epochs are compared on the same rows by an estimate that is their difference.

@@ -1,8 +1,11 @@
 """Bootstrap: exact multinomial counts, intervals against NumPy and enumeration, weights, pytrees, bad input."""
 
+import inspect
 import itertools
 import math
+import re
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +23,12 @@ RNG = np.random.default_rng(0)
 X = RNG.exponential(size=40).astype(np.float32)
 EPS = float(np.finfo(np.float32).eps)  # of the results: the data are float32 in every run
 COUNTS = RNG.integers(0, 4, 40)
+# Every public function that returns a `TestResult`.
+TESTS = [
+    function
+    for function in map(partial(getattr, jaxcal), jaxcal.__all__)
+    if inspect.isfunction(function) and inspect.signature(function).return_annotation is jaxcal.TestResult
+]
 
 
 def mean(x, weights):
@@ -318,6 +327,12 @@ def test_one_compilation_a_metric_and_shape():
         (jaxcal.corp_decomposition, "murphy_decomposition"),
         (jaxcal.variational_calibration_error, "decompose"),
         (jaxcal.variational_confidence_error, "decompose"),
+        (jaxcal.murphy_decomposition, "bias_corrected=True"),
+        (jaxcal.rank_ece_interval, "rank_ece"),
+        (jaxcal.reliability_curve, "lower and upper"),
+        (jaxcal.corp_reliability_curve, "corp_consistency_band"),
+        (jaxcal.corp_consistency_band, "calibrated forecasts"),
+        *((test, "bootstrap an estimate") for test in TESTS),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -326,6 +341,34 @@ def test_estimates_without_an_interval_are_refused(metric, remedy):
     for call in (metric, partial(metric), partial(partial(metric), weights=None)):
         with pytest.raises(ValueError, match=rf"no bootstrap interval of {metric.__name__} is valid: .* {remedy}"):
             jaxcal.bootstrap(call, KEY, X, X > 1)
+
+
+@pytest.mark.once
+def test_all_tests_were_found():
+    """As many as the README's table of tests names."""
+    table = (Path(jaxcal.__file__).parents[1] / "README.md").read_text().partition("| test of calibration |")[2]
+    rows = re.findall(r"^\| (`.*?`) \|", table.partition("\n\n")[0], flags=re.MULTILINE)
+    assert {test.__name__ for test in TESTS} == set(re.findall(r"`(\w+)`", " ".join(rows)))
+
+
+@pytest.mark.once
+def test_the_corrected_decomposition_is_not_refused():
+    """Options bound at any depth are seen, and the last one holds."""
+    p, y = RNG.random(200).astype(np.float32), RNG.random(200) < 0.5
+    corrected = partial(jaxcal.murphy_decomposition, bias_corrected=True, num_bins=2)
+    result = jaxcal.bootstrap(partial(corrected, bins="mass"), KEY, p, y, num_resamples=20, method="centred")
+    assert result.lower.reliability < result.estimate.reliability < result.upper.reliability
+    with pytest.raises(ValueError, match="no bootstrap interval of murphy_decomposition"):
+        jaxcal.bootstrap(partial(corrected, bias_corrected=False), KEY, p, y)
+
+
+@pytest.mark.once
+def test_a_smooth_curve_has_its_points_in_every_resample():
+    """Its grid is fixed, so that entries of resamples can be compared; it is not refused."""
+    p, y = RNG.random(200).astype(np.float32), RNG.random(200) < 0.5
+    result = jaxcal.bootstrap(partial(jaxcal.smooth_reliability_curve, num_points=5), KEY, p, y, num_resamples=20)
+    assert (result.draws.points == result.estimate.points).all()
+    assert (result.lower.frequency < result.upper.frequency).all()
 
 
 @pytest.mark.once

@@ -12,7 +12,7 @@ from jaxcal import checks
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import group
 from jaxcal.metrics.kernels import check_kernel, evaluate, scalar_product, vector_product
-from jaxcal.metrics.results import TestResult
+from jaxcal.metrics.results import TestResult, test_without_bootstrap
 from jaxcal.metrics.skce import (
     as_rows,
     distance_bandwidth,
@@ -51,6 +51,7 @@ _BLOCK = 1 << 24
 _MATRIX_ROWS = 1024
 
 
+@test_without_bootstrap
 def skce_test(
     p,
     y,
@@ -120,6 +121,7 @@ def skce_test(
     return report(result, p, y, weights, "skce_test", whole=True)
 
 
+@test_without_bootstrap
 def skce_multiclass_test(
     logits,
     labels,
