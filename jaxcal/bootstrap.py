@@ -83,8 +83,8 @@ def bootstrap(
     Returns:
         `BootstrapResult`. Ends are order statistics, outward from the quantiles, so that infinite estimates (a
         temperature) are allowed, but for "basic" and "centred", which subtract them: NaN or infinite ends. NaN
-        estimates are left out and counted; ends are NaN if none is left, and for "bca" if all resamples are on one side
-        of the estimate.
+        estimates are left out and counted; ends are NaN if none is left, if the estimate of the sample itself is NaN,
+        and for "bca" if all resamples are on one side of the estimate.
 
     Raises:
         ValueError, TypeError: for shapes, options and estimates that are refused (below), and, eagerly, whatever the
@@ -223,6 +223,7 @@ def _summary(draws, estimate, acceleration, method: str, level: float):
     if method == "centred":
         shift = estimate - jnp.nanmean(draws, axis=0)
         lower, upper = lower + shift, upper + shift
+    lower, upper = (jnp.where(jnp.isnan(estimate), jnp.nan, end) for end in (lower, upper))
     return lower, upper, _standard_error(draws, usable), draws.shape[0] - usable
 
 

@@ -244,6 +244,15 @@ def test_infinite_and_missing_estimates():
     assert result.num_failed[1] == 499
 
 
+@pytest.mark.parametrize("method", ["percentile", "basic", "centred", "bca"])
+def test_an_estimate_that_does_not_exist_has_no_interval(method):
+    """A bin that holds one row: resamples that draw it twice, or not at all, have an estimate."""
+    p = np.array([0.1] * 30 + [0.9], np.float32)
+    result = jaxcal.bootstrap(jaxcal.debiased_ece, KEY, p, np.arange(31) % 5 == 0, num_resamples=50, method=method)
+    assert np.isnan(result.estimate) and 0 < result.num_failed < 50 and np.isfinite(result.draws).any()
+    assert np.isnan(result.lower) and np.isnan(result.upper)
+
+
 def temperature(logits, labels, weights):
     return jaxcal.fit_temperature(logits, labels, weights=weights).temperature
 
