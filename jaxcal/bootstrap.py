@@ -88,7 +88,8 @@ def bootstrap(
 
     Raises:
         ValueError, TypeError: for shapes, options and estimates that are refused (below), and, eagerly, whatever the
-            metric raises for the sample.
+            metric raises for the sample, or if it ignores its weights. Where it does use them and is the same for all
+            resamples, as the accuracy of a faultless classifier, the interval has no width.
 
     Which method: "percentile" for smooth functions of means: risks, `accuracy`, a temperature, refinement, sharpness,
     `auroc`, the calibration line, `observed_expected_ratio`. 95 % intervals of these covered 94.2 to 96.9 % at n = 2000
@@ -150,6 +151,9 @@ def bootstrap(
         raise TypeError(f"metric must return floating point numbers, got {[str(leaf.dtype) for leaf in leaves]}")
     chosen = [leaf for leaf, use in zip(leaves, floating, strict=True) if use]
     fields = _bootstrap(metric, num_resamples, method, float(level), key, arrays, weights, chosen)
+    draws = fields[-1]
+    if not checks.is_traced(draws) and all(bool((d == d[:1]).all()) for d in draws):
+        _require_weights(metric, arrays, n)
 
     def like_estimate(values):
         values = iter(values)
@@ -186,6 +190,37 @@ def _bootstrap(metric, num_resamples, method, level, key, arrays, weights, estim
         summaries.append(_summary(draws[i], t, acceleration, method, level))
     lower, upper, standard_error, num_failed = zip(*summaries, strict=True)
     return lower, upper, standard_error, num_failed, draws
+
+
+def _require_weights(metric, arrays, n: int) -> None:
+    """Raise `ValueError` if none of the numbers that the metric returns is computed from its weights at all."""
+
+    def numbers(weights, arrays):
+        leaves = map(jnp.asarray, jax.tree.leaves(metric(*arrays, weights=weights)))
+        return [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
+
+    program = jax.make_jaxpr(numbers)(jnp.ones(n), arrays).jaxpr
+    if not any(_reached(program, [True, *(False for _ in arrays)])):
+        raise ValueError(
+            "metric ignores its weights, so that all resamples are the same; pass them on, as in "
+            "lambda p, y, weights: jaxcal.accuracy(p, y, weights=weights)"
+        )
+
+
+def _reached(program, given: list[bool]) -> list[bool]:
+    """Which results of a jaxpr are computed from the inputs that are `given`, or might be."""
+    known = {id(variable) for variable, use in zip(program.invars, given, strict=True) if use}
+    for step in program.eqns:
+        if step.effects:
+            return [True] * len(program.outvars)
+        inputs = [id(variable) in known for variable in step.invars]
+        if not any(inputs):
+            continue
+        outputs = [True] * len(step.outvars)
+        if step.primitive.name in ("jit", "pjit"):
+            outputs = _reached(step.params["jaxpr"].jaxpr, inputs)
+        known |= {id(variable) for variable, use in zip(step.outvars, outputs, strict=True) if use}
+    return [id(variable) in known for variable in program.outvars]
 
 
 def _in_blocks(fn, inputs, n: int):

@@ -270,9 +270,17 @@ def require_level(level) -> float:
 
 
 def require_key(key, call: str) -> None:
-    """Raise `TypeError` for what is no JAX random key."""
-    if not isinstance(key, jax.Array):
+    """Raise for what is not one JAX random key, of the new kind or of the old one, uint32 `(2,)`."""
+    shape = None
+    if isinstance(key, jax.Array | np.ndarray):
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            shape = key.shape
+        elif key.dtype == np.uint32 and key.ndim:
+            shape = key.shape[:-1]
+    if shape is None:
         raise TypeError(f"{call}: key must be a JAX random key, e.g. jax.random.key(0), got {key!r}")
+    if shape:
+        raise ValueError(f"{call}: key must be a single key, got {shape} of them; take one, e.g. keys[0]")
 
 
 def _row(bad: np.ndarray) -> str:

@@ -410,3 +410,63 @@ def test_bad_input():
         jaxcal.bootstrap(mean, KEY, np.ones(600, np.float32), weights=np.ones(600), method="bca")
     with pytest.raises(TypeError, match="floating point"):
         jaxcal.bootstrap(lambda x, weights: jnp.int32(1), KEY, X)
+
+
+@jax.jit
+def forgetful(x, weights):
+    """Gets the weights and does nothing with them, inside a compiled function."""
+    return jnp.mean(x), jnp.max(x) + 0 * x[0]
+
+
+def flat(x, weights):
+    """The same for all weights, but computed from them: as the accuracy of a faultless classifier."""
+    return jnp.max(jnp.where(jnp.ones_like(x) if weights is None else weights >= 0, x, -jnp.inf))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("metric", [lambda x, weights: jnp.mean(x), forgetful], ids=["plain", "compiled"])
+def test_a_metric_that_ignores_its_weights_is_refused(metric):
+    for weights in (None, COUNTS):
+        with pytest.raises(ValueError, match="metric ignores its weights"):
+            jaxcal.bootstrap(metric, KEY, X, num_resamples=20, weights=weights)
+
+
+@pytest.mark.once
+def test_a_metric_that_is_constant_is_not():
+    """Every one of these looks at its weights, and finds the same in all resamples."""
+    p = np.where(X > 1, 0.9, 0.1).astype(np.float32)
+    for metric, data, value in (
+        (flat, (X,), X.max()),
+        (jaxcal.accuracy, (np.eye(4, dtype=np.float32), np.arange(4)), 1),
+        (jaxcal.auroc, (p, X > 1), 1),
+        (lambda x, weights: jnp.sum(0 * x if weights is None else weights * 0 * x), (X,), 0),
+    ):
+        result = jaxcal.bootstrap(metric, KEY, *data, num_resamples=20)
+        assert result.lower == result.upper == value
+
+
+@pytest.mark.once
+def test_one_key_is_taken():
+    p, y = jnp.asarray(RNG.random(10).astype(np.float32)), jnp.arange(10) % 2
+    z = jnp.stack([-p, p], -1)
+    calls = {
+        "bootstrap": lambda key: jaxcal.bootstrap(mean, key, X, num_resamples=20),
+        "corp_consistency_band": lambda key: jaxcal.corp_consistency_band(key, p, num_resamples=19),
+        "rank_ece_test": lambda key: jaxcal.rank_ece_test(p, y, method="simulation", key=key, num_simulations=5),
+        "skce_test": lambda key: jaxcal.skce_test(p, y, key=key, num_resamples=5),
+        "skce_multiclass_test": lambda key: jaxcal.skce_multiclass_test(z, y, key=key, num_resamples=5),
+        "cross_fit": lambda key: jaxcal.cross_fit(jaxcal.fit_identity, z, y, folds=2, key=key),
+        "decompose": lambda key: jaxcal.decompose(z, y, folds=2, key=key),
+        "select_calibrator": lambda key: jaxcal.select_calibrator({"none": jaxcal.fit_identity}, z, y, key=key),
+    }
+    for name, call in calls.items():
+        for keys in (jax.random.split(KEY, 3), jax.random.split(jax.random.PRNGKey(0), 3)):
+            with pytest.raises(ValueError, match=rf"{name}: key must be a single key, got \(3,\) of them"):
+                call(keys)
+        for none in (0, jnp.zeros(2), np.float32(1)):
+            with pytest.raises(TypeError, match=f"{name}: key must be a JAX random key"):
+                call(none)
+    for old in (jax.random.PRNGKey(0), np.asarray(jax.random.PRNGKey(0))):
+        new = jax.random.wrap_key_data(jax.random.PRNGKey(0))
+        assert calls["bootstrap"](old).lower == calls["bootstrap"](new).lower
+    assert jax.vmap(calls["bootstrap"])(jax.random.split(KEY, 3)).lower.shape == (3,)
