@@ -532,13 +532,39 @@ def test_apply_replaces_columns_of_the_same_name_and_refuses_to_overwrite_others
     frame.assign(x=1).to_csv(tmp_path / "p.csv", index=False)
     call(capsys, "apply", tmp_path / "t.npz", tmp_path / "p.csv", "--probs", "p_*", "--out", tmp_path / "q.csv")
     assert list(pd.read_csv(tmp_path / "q.csv")) == ["x", "p_0", "p_1", "p_2", "p_3"]
-    frame.assign(p_0=1.0).rename(columns={"p_0": "a", "p_1": "b"}).assign(p_0=0).to_csv(tmp_path / "p.csv", index=False)
+    frame.assign(p_0=1.0).rename(columns={"p_0": "a", "p_1": "b"}).assign(p_a=0).to_csv(tmp_path / "p.csv", index=False)
     args = ("apply", tmp_path / "t.npz", tmp_path / "p.csv", "--logits", "a", "b", "--out", tmp_path / "r.csv")
     assert main([str(a) for a in args]) == 2
     assert "--prefix" in capsys.readouterr().err
     out = call(capsys, *args, "--prefix", "new_")
-    assert "new_0 from a, new_1 from b" in out
-    assert list(pd.read_csv(tmp_path / "r.csv")) == ["p_2", "p_3", "p_0", "new_0", "new_1"]
+    assert "new_a from a, new_b from b" in out
+    assert list(pd.read_csv(tmp_path / "r.csv")) == ["p_2", "p_3", "p_a", "new_a", "new_b"]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "columns, names",
+    [
+        ("p_ontime p_late", "p_ontime p_late"),
+        ("z.car z.cat", "p_car p_cat"),
+        ("car cat", "p_car p_cat"),
+        ("p9 p10", "p_9 p_10"),
+        ("p_10 p_11", "p_10 p_11"),
+        ("p_1st p_2nd", "p_1st p_2nd"),
+        ("p_ p_late", "p_p_ p_p_late"),
+        ("score", "p_0 p_1"),
+    ],
+)
+def test_apply_keeps_the_names_of_the_classes(capsys, tmp_path, columns, names):
+    z = np.array([[0.0, 1.0], [0.0, -2.0], [0.0, 0.5]])
+    fit = jaxcal.fit_temperature(np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]), np.array([1, 0, 0]))
+    fit.save(tmp_path / "t.npz")
+    columns = columns.split()
+    pd.DataFrame(z[:, -len(columns) :], columns=columns).to_csv(tmp_path / "z.csv", index=False)
+    call(capsys, "apply", tmp_path / "t.npz", tmp_path / "z.csv", "--logits", *columns, "--out", tmp_path / "p.csv")
+    got = pd.read_csv(tmp_path / "p.csv")
+    assert list(got) == names.split()
+    np.testing.assert_allclose(got.to_numpy(), np.exp(np.asarray(fit(z))), rtol=1e-6)
 
 
 @pytest.mark.once
