@@ -211,7 +211,7 @@ def explain_multiclass(logits, labels, weights=None, *, call: str, whole: bool =
     if bad.any():
         return (
             f"{call}: labels must be integers in [0, {k}) for logits with {k} classes; {_row(bad)} has label "
-            f"{y[tuple(np.argwhere(bad)[0])]} (rows to ignore get weight 0)"
+            f"{_as_given(y[tuple(np.argwhere(bad)[0])])} (rows to ignore get weight 0)"
         )
     own = np.take_along_axis(z, np.clip(y, 0, k - 1)[..., None], -1)[..., 0]
     bad = (own == -np.inf) & used
@@ -270,9 +270,17 @@ def require_level(level) -> float:
 
 
 def require_key(key, call: str) -> None:
-    """Raise `TypeError` for what is no JAX random key."""
-    if not isinstance(key, jax.Array):
+    """Raise for what is not one JAX random key, of the new kind or of the old one, uint32 `(2,)`."""
+    shape = None
+    if isinstance(key, jax.Array | np.ndarray):
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            shape = key.shape
+        elif key.dtype == np.uint32 and key.ndim:
+            shape = key.shape[:-1]
+    if shape is None:
         raise TypeError(f"{call}: key must be a JAX random key, e.g. jax.random.key(0), got {key!r}")
+    if shape:
+        raise ValueError(f"{call}: key must be a single key, got {shape} of them; take one, e.g. keys[0]")
 
 
 def _row(bad: np.ndarray) -> str:
@@ -286,4 +294,11 @@ def _row(bad: np.ndarray) -> str:
 def first(values, bad) -> str:
     """The first value of a concrete array that is bad, and where it stands."""
     values, bad = np.asarray(values), np.asarray(bad)
-    return f"{values[tuple(np.argwhere(bad)[0])]} in {_row(bad)}"
+    return f"{_as_given(values[tuple(np.argwhere(bad)[0])])} in {_row(bad)}"
+
+
+def _as_given(value) -> str:
+    """A value for a message: 64-bit integers that `as_array` cut to the ends of int32 were perhaps beyond them."""
+    if not jax.config.jax_enable_x64 and value in (_INT32.min, _INT32.max):
+        return f"{int(value)} or {'more' if value > 0 else 'less'}"
+    return str(value)

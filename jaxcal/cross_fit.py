@@ -86,8 +86,7 @@ def split_of(logits, *, folds, key, call) -> Split:
         raise ValueError(f"{call}: folds must be an integer in [2, n = {n}], got {folds!r}")
     if key is None:
         raise ValueError(f"{call}: folds need a key for the random split, e.g. key=jax.random.key(0)")
-    if not isinstance(key, jax.Array) and np.ndim(key) == 0:
-        raise TypeError(f"{call}: key must be a JAX key, e.g. jax.random.key(0), got {key!r}")
+    checks.require_key(key, call)
     return split_rows(key, n, int(folds))
 
 

@@ -30,11 +30,14 @@ MOST_DRAWS = 2**30
 _MANY = 10_000
 
 
-def without_bootstrap(remedy: str) -> Callable[[Callable], Callable]:
-    """Mark an estimate whose resamples do not scatter as its samples do: `jaxcal.bootstrap` names the remedy."""
+def without_bootstrap(remedy: str, *, unless: str | None = None) -> Callable[[Callable], Callable]:
+    """Mark an estimate whose resamples do not scatter as its samples do: `jaxcal.bootstrap` names the remedy.
+
+    `unless` is the keyword of an option with which the estimate has an interval.
+    """
 
     def mark(metric: Callable) -> Callable:
-        metric.instead_of_bootstrap = remedy
+        metric.instead_of_bootstrap = (remedy, unless)
         return metric
 
     return mark
@@ -42,10 +45,11 @@ def without_bootstrap(remedy: str) -> Callable[[Callable], Callable]:
 
 def reject_unfit(metric: Callable) -> None:
     """Raise `ValueError` for an estimate of this package that has no bootstrap interval, also with options bound."""
+    options = {}
     while isinstance(metric, partial):
-        metric = metric.func
-    remedy = getattr(metric, "instead_of_bootstrap", None)
-    if remedy is not None:
+        metric, options = metric.func, {**metric.keywords, **options}
+    remedy, unless = getattr(metric, "instead_of_bootstrap", (None, None))
+    if remedy is not None and not options.get(unless):
         raise ValueError(f"no bootstrap interval of {metric.__name__} is valid: {remedy}")
 
 

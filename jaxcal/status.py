@@ -8,7 +8,9 @@ import numpy as np
 class Status(IntEnum):
     """Outcome of a fit, a solve or a decomposition, one value a lane (an element of the batch shape).
 
-    0 to 3 are usable results, 4 to 6 are failures whose numbers are NaN or unfinished.
+    0 is an optimum. 1 to 3 are answers, too: where there is no optimum within the bounds, and what calibrators and
+    `theory` return is usable; a `CalibrationLine`, whose numbers have no bounds, has none and is NaN. 4 to 6 are
+    failures whose numbers are NaN or unfinished.
 
     Examples:
         >>> int(Status.AT_UPPER_BOUND), Status(0).name

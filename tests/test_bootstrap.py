@@ -1,8 +1,11 @@
 """Bootstrap: exact multinomial counts, intervals against NumPy and enumeration, weights, pytrees, bad input."""
 
+import inspect
 import itertools
 import math
+import re
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +23,12 @@ RNG = np.random.default_rng(0)
 X = RNG.exponential(size=40).astype(np.float32)
 EPS = float(np.finfo(np.float32).eps)  # of the results: the data are float32 in every run
 COUNTS = RNG.integers(0, 4, 40)
+# Every public function that returns a `TestResult`.
+TESTS = [
+    function
+    for function in map(partial(getattr, jaxcal), jaxcal.__all__)
+    if inspect.isfunction(function) and inspect.signature(function).return_annotation is jaxcal.TestResult
+]
 
 
 def mean(x, weights):
@@ -235,6 +244,15 @@ def test_infinite_and_missing_estimates():
     assert result.num_failed[1] == 499
 
 
+@pytest.mark.parametrize("method", ["percentile", "basic", "centred", "bca"])
+def test_an_estimate_that_does_not_exist_has_no_interval(method):
+    """A bin that holds one row: resamples that draw it twice, or not at all, have an estimate."""
+    p = np.array([0.1] * 30 + [0.9], np.float32)
+    result = jaxcal.bootstrap(jaxcal.debiased_ece, KEY, p, np.arange(31) % 5 == 0, num_resamples=50, method=method)
+    assert np.isnan(result.estimate) and 0 < result.num_failed < 50 and np.isfinite(result.draws).any()
+    assert np.isnan(result.lower) and np.isnan(result.upper)
+
+
 def temperature(logits, labels, weights):
     return jaxcal.fit_temperature(logits, labels, weights=weights).temperature
 
@@ -318,6 +336,12 @@ def test_one_compilation_a_metric_and_shape():
         (jaxcal.corp_decomposition, "murphy_decomposition"),
         (jaxcal.variational_calibration_error, "decompose"),
         (jaxcal.variational_confidence_error, "decompose"),
+        (jaxcal.murphy_decomposition, "bias_corrected=True"),
+        (jaxcal.rank_ece_interval, "rank_ece"),
+        (jaxcal.reliability_curve, "lower and upper"),
+        (jaxcal.corp_reliability_curve, "corp_consistency_band"),
+        (jaxcal.corp_consistency_band, "calibrated forecasts"),
+        *((test, "bootstrap an estimate") for test in TESTS),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -326,6 +350,34 @@ def test_estimates_without_an_interval_are_refused(metric, remedy):
     for call in (metric, partial(metric), partial(partial(metric), weights=None)):
         with pytest.raises(ValueError, match=rf"no bootstrap interval of {metric.__name__} is valid: .* {remedy}"):
             jaxcal.bootstrap(call, KEY, X, X > 1)
+
+
+@pytest.mark.once
+def test_all_tests_were_found():
+    """As many as the README's table of tests names."""
+    table = (Path(jaxcal.__file__).parents[1] / "README.md").read_text().partition("| test of calibration |")[2]
+    rows = re.findall(r"^\| (`.*?`) \|", table.partition("\n\n")[0], flags=re.MULTILINE)
+    assert {test.__name__ for test in TESTS} == set(re.findall(r"`(\w+)`", " ".join(rows)))
+
+
+@pytest.mark.once
+def test_the_corrected_decomposition_is_not_refused():
+    """Options bound at any depth are seen, and the last one holds."""
+    p, y = RNG.random(200).astype(np.float32), RNG.random(200) < 0.5
+    corrected = partial(jaxcal.murphy_decomposition, bias_corrected=True, num_bins=2)
+    result = jaxcal.bootstrap(partial(corrected, bins="mass"), KEY, p, y, num_resamples=20, method="centred")
+    assert result.lower.reliability < result.estimate.reliability < result.upper.reliability
+    with pytest.raises(ValueError, match="no bootstrap interval of murphy_decomposition"):
+        jaxcal.bootstrap(partial(corrected, bias_corrected=False), KEY, p, y)
+
+
+@pytest.mark.once
+def test_a_smooth_curve_has_its_points_in_every_resample():
+    """Its grid is fixed, so that entries of resamples can be compared; it is not refused."""
+    p, y = RNG.random(200).astype(np.float32), RNG.random(200) < 0.5
+    result = jaxcal.bootstrap(partial(jaxcal.smooth_reliability_curve, num_points=5), KEY, p, y, num_resamples=20)
+    assert (result.draws.points == result.estimate.points).all()
+    assert (result.lower.frequency < result.upper.frequency).all()
 
 
 @pytest.mark.once
@@ -358,3 +410,63 @@ def test_bad_input():
         jaxcal.bootstrap(mean, KEY, np.ones(600, np.float32), weights=np.ones(600), method="bca")
     with pytest.raises(TypeError, match="floating point"):
         jaxcal.bootstrap(lambda x, weights: jnp.int32(1), KEY, X)
+
+
+@jax.jit
+def forgetful(x, weights):
+    """Gets the weights and does nothing with them, inside a compiled function."""
+    return jnp.mean(x), jnp.max(x) + 0 * x[0]
+
+
+def flat(x, weights):
+    """The same for all weights, but computed from them: as the accuracy of a faultless classifier."""
+    return jnp.max(jnp.where(jnp.ones_like(x) if weights is None else weights >= 0, x, -jnp.inf))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("metric", [lambda x, weights: jnp.mean(x), forgetful], ids=["plain", "compiled"])
+def test_a_metric_that_ignores_its_weights_is_refused(metric):
+    for weights in (None, COUNTS):
+        with pytest.raises(ValueError, match="metric ignores its weights"):
+            jaxcal.bootstrap(metric, KEY, X, num_resamples=20, weights=weights)
+
+
+@pytest.mark.once
+def test_a_metric_that_is_constant_is_not():
+    """Every one of these looks at its weights, and finds the same in all resamples."""
+    p = np.where(X > 1, 0.9, 0.1).astype(np.float32)
+    for metric, data, value in (
+        (flat, (X,), X.max()),
+        (jaxcal.accuracy, (np.eye(4, dtype=np.float32), np.arange(4)), 1),
+        (jaxcal.auroc, (p, X > 1), 1),
+        (lambda x, weights: jnp.sum(0 * x if weights is None else weights * 0 * x), (X,), 0),
+    ):
+        result = jaxcal.bootstrap(metric, KEY, *data, num_resamples=20)
+        assert result.lower == result.upper == value
+
+
+@pytest.mark.once
+def test_one_key_is_taken():
+    p, y = jnp.asarray(RNG.random(10).astype(np.float32)), jnp.arange(10) % 2
+    z = jnp.stack([-p, p], -1)
+    calls = {
+        "bootstrap": lambda key: jaxcal.bootstrap(mean, key, X, num_resamples=20),
+        "corp_consistency_band": lambda key: jaxcal.corp_consistency_band(key, p, num_resamples=19),
+        "rank_ece_test": lambda key: jaxcal.rank_ece_test(p, y, method="simulation", key=key, num_simulations=5),
+        "skce_test": lambda key: jaxcal.skce_test(p, y, key=key, num_resamples=5),
+        "skce_multiclass_test": lambda key: jaxcal.skce_multiclass_test(z, y, key=key, num_resamples=5),
+        "cross_fit": lambda key: jaxcal.cross_fit(jaxcal.fit_identity, z, y, folds=2, key=key),
+        "decompose": lambda key: jaxcal.decompose(z, y, folds=2, key=key),
+        "select_calibrator": lambda key: jaxcal.select_calibrator({"none": jaxcal.fit_identity}, z, y, key=key),
+    }
+    for name, call in calls.items():
+        for keys in (jax.random.split(KEY, 3), jax.random.split(jax.random.PRNGKey(0), 3)):
+            with pytest.raises(ValueError, match=rf"{name}: key must be a single key, got \(3,\) of them"):
+                call(keys)
+        for none in (0, jnp.zeros(2), np.float32(1)):
+            with pytest.raises(TypeError, match=f"{name}: key must be a JAX random key"):
+                call(none)
+    for old in (jax.random.PRNGKey(0), np.asarray(jax.random.PRNGKey(0))):
+        new = jax.random.wrap_key_data(jax.random.PRNGKey(0))
+        assert calls["bootstrap"](old).lower == calls["bootstrap"](new).lower
+    assert jax.vmap(calls["bootstrap"])(jax.random.split(KEY, 3)).lower.shape == (3,)

@@ -1,5 +1,6 @@
 """`jaxcal audit` and `jaxcal apply`: every printed number against the library, and files in and out."""
 
+import argparse
 import csv
 import json
 import os
@@ -15,7 +16,7 @@ import pandas as pd
 import pytest
 
 import jaxcal
-from jaxcal.cli import bootstrap, choice
+from jaxcal.cli import bootstrap, choice, event, report
 from jaxcal.cli.audit import LOSSES
 from jaxcal.cli.main import main
 from jaxcal.selection import known_calibrators
@@ -381,11 +382,39 @@ def test_the_floor_reaches_every_number(capsys, tmp_path):
 
 
 @pytest.mark.once
+@pytest.mark.once
+def test_80_columns_are_enough(monkeypatch):
+    """Numbers as long as they come, in the tables of a pipe."""
+    monkeypatch.setenv("COLUMNS", "80")
+    small, names = -1.2345e-05, bootstrap.Estimates._fields
+    everything = bootstrap.Estimates(*[small] * len(names))
+    rng = np.random.default_rng(0)
+    p = rng.random(300).astype(np.float32)
+    found = event.estimates(p, rng.random(300) < p, None, num_bins=15, resamples=0, seed=0)[0]
+    found |= event.discrimination(p, rng.random(300) < p, None, resamples=0, seed=0)
+    found = {name: event.Estimate(small, small, small, entry.meaning) for name, entry in found.items()}
+    tests = event.tests(p, rng.random(300) < p, None)
+    tests = {name: tests[name]._replace(p_value=p) for name, p in zip(tests, (1.2345e-4, 1.2345e-20, 0.0), strict=True)}
+    intervals = bootstrap.Intervals(everything, everything, 0, 0)
+    args = argparse.Namespace(file="f", loss="half-brier")
+    rows = argparse.Namespace(logits=np.zeros((300, 4)), weights=None)
+    for name in ("temperature", "ensemble-temperature"):
+        chosen = choice.Choice(name, None, None, None)
+        result = report.Result(everything, None, chosen, intervals, found, tests, "class 1", [])
+        for text, number in (
+            (report.overview(args, rows, result), len(report.quantities(result))),
+            (report.event_table(result), len(found) + len(tests)),
+        ):
+            lines = text.splitlines()[2:]
+            assert max(map(len, lines)) <= 80 and len(lines) == 2 + number  # head, rule and a line a row
+
+
 def test_the_printed_bins_are_told_apart(capsys, npz):
     out = call(capsys, "audit", npz, "--logits", "z", "--labels", "y", "--resamples", 0)
     lines = {line.strip().split("  ")[0]: line for line in out.splitlines()}
     assert lines["ECE"].rstrip().endswith("15 equal-width bins")
-    assert lines["debiased ECE"].rstrip().endswith("squared, 15 mass bins")
+    assert lines["debiased ECE"].rstrip().endswith("squared, mass bins")
+    assert "debiased ECE: 15 bins" in out
 
 
 @pytest.mark.once
@@ -503,13 +532,39 @@ def test_apply_replaces_columns_of_the_same_name_and_refuses_to_overwrite_others
     frame.assign(x=1).to_csv(tmp_path / "p.csv", index=False)
     call(capsys, "apply", tmp_path / "t.npz", tmp_path / "p.csv", "--probs", "p_*", "--out", tmp_path / "q.csv")
     assert list(pd.read_csv(tmp_path / "q.csv")) == ["x", "p_0", "p_1", "p_2", "p_3"]
-    frame.assign(p_0=1.0).rename(columns={"p_0": "a", "p_1": "b"}).assign(p_0=0).to_csv(tmp_path / "p.csv", index=False)
+    frame.assign(p_0=1.0).rename(columns={"p_0": "a", "p_1": "b"}).assign(p_a=0).to_csv(tmp_path / "p.csv", index=False)
     args = ("apply", tmp_path / "t.npz", tmp_path / "p.csv", "--logits", "a", "b", "--out", tmp_path / "r.csv")
     assert main([str(a) for a in args]) == 2
     assert "--prefix" in capsys.readouterr().err
     out = call(capsys, *args, "--prefix", "new_")
-    assert "new_0 from a, new_1 from b" in out
-    assert list(pd.read_csv(tmp_path / "r.csv")) == ["p_2", "p_3", "p_0", "new_0", "new_1"]
+    assert "new_a from a, new_b from b" in out
+    assert list(pd.read_csv(tmp_path / "r.csv")) == ["p_2", "p_3", "p_a", "new_a", "new_b"]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "columns, names",
+    [
+        ("p_ontime p_late", "p_ontime p_late"),
+        ("z.car z.cat", "p_car p_cat"),
+        ("car cat", "p_car p_cat"),
+        ("p9 p10", "p_9 p_10"),
+        ("p_10 p_11", "p_10 p_11"),
+        ("p_1st p_2nd", "p_1st p_2nd"),
+        ("p_ p_late", "p_p_ p_p_late"),
+        ("score", "p_0 p_1"),
+    ],
+)
+def test_apply_keeps_the_names_of_the_classes(capsys, tmp_path, columns, names):
+    z = np.array([[0.0, 1.0], [0.0, -2.0], [0.0, 0.5]])
+    fit = jaxcal.fit_temperature(np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]), np.array([1, 0, 0]))
+    fit.save(tmp_path / "t.npz")
+    columns = columns.split()
+    pd.DataFrame(z[:, -len(columns) :], columns=columns).to_csv(tmp_path / "z.csv", index=False)
+    call(capsys, "apply", tmp_path / "t.npz", tmp_path / "z.csv", "--logits", *columns, "--out", tmp_path / "p.csv")
+    got = pd.read_csv(tmp_path / "p.csv")
+    assert list(got) == names.split()
+    np.testing.assert_allclose(got.to_numpy(), np.exp(np.asarray(fit(z))), rtol=1e-6)
 
 
 @pytest.mark.once
@@ -675,7 +730,7 @@ def test_a_named_calibrator_is_that_of_the_library(capsys, data, npz, tmp_path, 
     np.testing.assert_allclose(np.load(out), want, rtol=2e-6)
     plot = tmp_path / "r.png"
     said = call(capsys, "audit", *rows, "--resamples", 0, "--plot", plot)
-    assert f"removed by {name}" in said and "temperature " not in said
+    assert "removed by the calibrator" in said and f"calibrator {name}\n" in said and "temperature " not in said
     assert plot.stat().st_size > 5000
 
 

@@ -62,12 +62,16 @@ def folder(tmp_path):
         zeros=np.zeros(4),
         probs=np.array([[0.5, 0.5], [1.0, 0.0], [0.3, 0.7], [0.4, 0.6]]),
         sums=np.array([[0.5, 0.5], [0.9, 0.0], [0.3, 0.7], [0.4, 0.6]]),
+        above=np.array([0.5, 0.1, 1.0, 1.0000001], np.float32),
+        off=np.array([[0.5, 0.5], [0.50100001, 0.5], [0.3, 0.7], [0.4, 0.6]]),
         negative=np.array([[0.5, 0.5], [1.2, -0.2], [0.3, 0.7], [0.4, 0.6]]),
     )
     np.savez(tmp_path / "pickled.npz", z=np.array([[1, "a"]], dtype=object), y=y, fine=z)
     np.save(tmp_path / "pickled.npy", np.array([1, "a"], dtype=object), allow_pickle=True)
     np.save(tmp_path / "z.npy", z)
     whole = (tmp_path / "good.npz").read_bytes()
+    (tmp_path / "archive.npy").write_bytes(whole)
+    (tmp_path / "zip.npy").write_bytes(b"PK\x03\x04 and nothing more")
     (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "flipped.npz").write_bytes(whole.replace(np.float64(2.0).tobytes(), np.float64(2.5).tobytes(), 1))
     for suffix in files.SUFFIXES:
@@ -78,6 +82,11 @@ def folder(tmp_path):
         "header": "p_0,p_1,y\n",
         "ragged": "p_0,p_1,y\n.5,.5,0\n.5,.5,0,9\n",
         "shifted": "p_0,p_1,y\n9,.5,.5,0\n9,.5,.5,0\n",
+        "semicolons": "p_0;p_1;y\n.5;.5;0\n",
+        "european": "p_0;p_1;y\n0,5;0,5;0\n",
+        "tabs": "p_0\tp_1\ty\n.5\t.5\t0\n",
+        "semicolon": "a;b\n.5\n",
+        "above": "p,y\n.5,1\n1.0000001,0\n",
         "twice": "p,p,y\n.5,.5,0\n",
         "gap": "p_0,p_1,y\n.5,.5,0\n.4,,1\n",
         "word": "p_0,p_1,y\n.5,.5,0\n.4,abc,1\n",
@@ -102,6 +111,15 @@ def folder(tmp_path):
         ("junk.npy --logits --labels y.npy", "not a plain array"),
         ("junk.csv --probs p --labels y", "not a text file"),
         ("junk.parquet --probs p --labels y", "cannot read"),
+        ("archive.npy --logits --labels y.npy", r"archive\.npy is not a single array \(an archive of arrays is named"),
+        ("zip.npy --logits --labels y.npy", r"zip\.npy is not a single array"),
+        ("semicolons.csv --probs p_* --labels y", "separated by commas, and those of the first line are by semicolons"),
+        ("european.csv --probs p_* --labels y", "separated by commas, and those of the first line are by semicolons"),
+        ("tabs.csv --probs p_* --labels y", "separated by commas, and those of the first line are by tabs"),
+        ("semicolon.csv --logits a;b --labels y", "no column 'y'; it has a;b"),
+        ("good.npz --probs above --labels y", r"in \[0, 1\] .*; row 3 \(counted from 0\) is 1\.0000001$"),
+        ("good.npz --probs off --labels y", r"within 1e-3; row 1 .* sums to 1\.00100001$"),
+        ("above.csv --probs p --labels y", r"in \[0, 1\] .*; row 1 \(counted from 0\) is 1\.0000001$"),
         ("pickled.npz --logits z --labels y", "array 'z' of .*pickled"),
         ("pickled.npy --logits --labels y.npy", "pickled"),
         ("good.npz --logits nothing --labels y", r"no array 'nothing'; it holds z \(4, 2\) float64, y \(4,\) int64"),
@@ -165,7 +183,7 @@ def folder(tmp_path):
         ("good.npz --logits z --labels y --fit t.pkl", "must end in .npz"),
         ("good.npz --labels y --logits z good.npz", "name one array of good.npz, not 2"),
         ("--labels y --logits z good.npz", "FILE comes before the options"),
-        ("good.npz --logit z --labels y", "unrecognized arguments"),
+        ("good.npz --logit z --labels y", r"unrecognized arguments: --logit z \(see jaxcal audit --help\)$"),
     ],
 )
 def test_bad_input_ends_with_one_line(capsys, folder, monkeypatch, arguments, message):
@@ -197,7 +215,7 @@ def test_apply_refuses(capsys, folder, monkeypatch, arguments, message):
     jaxcal.fit_temperature(GOOD_Z, GOOD_Y).save("t.npz")
     if message is None:
         assert main(["apply", *arguments.split()]) == 0
-        assert list(pd.read_csv("o.csv")) == ["y", "y0", "y1"]
+        assert list(pd.read_csv("o.csv")) == ["y", "ycat", "ydog"]
         return
     assert re.search(message, refused(capsys, folder, "apply", *arguments.split()).strip())
 

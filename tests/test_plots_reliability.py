@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cbook import is_math_text
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -132,6 +133,18 @@ def test_bands_share_one_entry_of_the_legend(band):
     assert len(set(outlines)) == 2 and all(
         outline[3] > shade[3] for outline, shade in zip(outlines, shades, strict=True)
     )
+
+
+def test_labels_follow_the_rules_of_matplotlib():
+    """An underscore hides one, and dollar signs are only mathematics unless a backslash stands before them."""
+    curve = jaxcal.reliability_curve(P, Y)
+    ax = reliability_diagram(curve, ax=axes(), label="_hidden")
+    assert ax.get_legend() is None
+    for label, math in (("$x^2$", True), (r"for \$5 or \$9", False)):
+        reliability_diagram(curve, ax=ax, label=label)
+        ax.figure.canvas.draw()
+        shown = ax.get_legend().get_texts()[-1].get_text()
+        assert shown == label and bool(is_math_text(shown)) == math
 
 
 def test_smooth_is_as_wide_as_there_are_forecasts():
@@ -312,6 +325,14 @@ def test_leaves_matplotlib_alone():
         ),
         (
             lambda: reliability_diagram(jaxcal.corp_reliability_curve(P, Y), band=jaxcal.Interval(P[1:], P[1:])),
+            ValueError,
+            "for the CORP curve of the same forecasts",
+        ),
+        (  # as many forecasts, one of them twice
+            lambda: reliability_diagram(
+                jaxcal.corp_reliability_curve(P, Y),
+                band=jaxcal.corp_consistency_band(jax.random.key(0), np.append(P[1:], P[1]), num_resamples=39),
+            ),
             ValueError,
             "for the CORP curve of the same forecasts",
         ),

@@ -250,7 +250,7 @@ def test_the_default_calibrators_all_take_part(k):
         ({"rule": "simplest"}, ValueError, "'one-standard-error' or 'best', got 'simplest'"),
         ({"loss": "log"}, TypeError, "ProperLoss"),
         ({"folds": 1}, ValueError, "select_calibrator: folds must be an integer in"),
-        ({"key": 0}, TypeError, "key must be a JAX key"),
+        ({"key": 0}, TypeError, "key must be a JAX random key"),
     ],
 )
 def test_arguments_are_checked(data, change, error, message):

@@ -134,7 +134,7 @@ def _required_bins(num_bins) -> tuple[int, ...]:
 
 
 def _in_default_range(num_bins: tuple[int, ...], n):
-    """Whether `_default_bins` has each number for n rows, `(..., K)` for `(...)`; the last where that has larger ones."""
+    """Which of the numbers `_default_bins` has for n rows, `(..., K)` for `(...)`; the last if it has larger ones."""
     b, n = jnp.asarray(num_bins, n.dtype), n[..., None]
     enough = 1000 * b**3 >= n
     fewest = enough & (1000 * (b - 1) ** 3 < n)

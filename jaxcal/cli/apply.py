@@ -8,6 +8,7 @@ import numpy as np
 import jaxcal
 from jaxcal.cli import files, predictions
 from jaxcal.cli.console import UserError, require, write
+from jaxcal.cli.labels import class_names
 
 DESCRIPTION = """\
 Apply a calibrator saved by `jaxcal audit --fit` (or by `fit.save` in Python) to predictions and write calibrated
@@ -15,7 +16,7 @@ probabilities.
 
 OUT is .npy (one array), .npz (array "probs"), .csv or .parquet (columns p_0 ... p_{k-1}, classes in the order of the
 predictions). If FILE and OUT are both tables, or both .npz, everything else in FILE is kept and the predictions are
-replaced by the calibrated ones."""
+replaced by the calibrated ones; of columns z_cat and z_dog these are p_cat and p_dog."""
 
 EXAMPLES = """\
 examples:
@@ -90,7 +91,9 @@ def _content(out, data, args, probabilities: np.ndarray):
                 raise UserError(f"{args.file} has another array named 'probs'; write to .npy instead")
         return {**kept, "probs": probabilities}
     pandas = require("pandas", "cli")
-    new = [f"{args.prefix}{j}" for j in range(probabilities.shape[1])]
+    k = probabilities.shape[1]
+    named = data.columns is not None and len(data.columns) == k
+    new = [f"{args.prefix}{name}" for name in (class_names(data.columns) if named else range(k))]
     columns = pandas.DataFrame(probabilities, columns=new)
     if not isinstance(source, files.TableFile):
         return columns
@@ -98,10 +101,8 @@ def _content(out, data, args, probabilities: np.ndarray):
     clash = [name for name in new if name in kept.columns]
     if clash:
         raise UserError(f"{args.file} has another column {clash[0]!r}; name the new columns with --prefix")
-    if data.columns != new:
-        pairs = [f"{name} from {old}" for name, old in zip(new, data.columns, strict=False)]
-        if len(data.columns) == len(new):
-            data.notes.append(files.abbreviate(pairs))
+    if named and data.columns != new:
+        data.notes.append(files.abbreviate([f"{name} from {old}" for name, old in zip(new, data.columns, strict=True)]))
     columns.index = kept.index
     return pandas.concat([kept, columns], axis=1)
 

@@ -43,7 +43,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequen
     """
     rich_table, box = require("rich.table", "cli"), require("rich.box", "cli")
     plain = require("rich.text", "cli").Text  # what is in brackets, such as [0.1, 0.2], is not markup
-    grid = rich_table.Table(box=box.SIMPLE_HEAD)
+    grid = rich_table.Table(box=box.SIMPLE_HEAD, show_edge=False)
     for i, name in enumerate(columns):
         grid.add_column(plain(name), justify="left" if i in left else "right", overflow="fold")
     for row in rows:

@@ -49,7 +49,7 @@ def estimates(p, y, weights, *, num_bins: int, resamples: int, seed: int) -> tup
         found |= _of_pairs(p, y, event, num_bins, resamples, seed, remarks)
     line = jaxcal.calibration_slope(p, y, **event)
     for name, value, error, ideal in (
-        ("slope", line.slope, line.slope_se, "ideal 1; < 1: extreme"),
+        ("slope", line.slope, line.slope_se, "below 1: extreme"),
         ("intercept", line.intercept, line.intercept_se, "ideal 0"),
     ):
         found[name] = Estimate(float(value), float(value - _Z95 * error), float(value + _Z95 * error), ideal)
@@ -77,7 +77,7 @@ def discrimination(p, y, weights, *, resamples: int, seed: int) -> dict[str, Est
     found = {}
     for name, metric, meaning in (
         ("auroc", jaxcal.auroc, "ranking alone"),
-        ("observed_expected", jaxcal.observed_expected_ratio, "ideal 1; > 1: low"),
+        ("observed_expected", jaxcal.observed_expected_ratio, "above 1: low"),
     ):
         found[name] = _alone(metric(p, y, weights=weights), meaning)
         if resamples and np.isfinite(found[name].value):
@@ -91,7 +91,7 @@ def _of_pairs(p, y, event, num_bins, resamples, seed, remarks) -> dict[str, Esti
     """Estimates that compare rows with each other."""
     found = {}
     squared = jaxcal.debiased_ece(p, y, num_bins=num_bins, bins="mass", **event)
-    found["debiased_ece"] = _alone(squared, f"squared, {num_bins} mass bins")
+    found["debiased_ece"] = _alone(squared, "squared, mass bins")
     if resamples and np.isfinite(squared):
         options = {"num_resamples": resamples_together(len(p), resamples), "method": "centred", **event}
         draws = jaxcal.bootstrap(_debiased(num_bins), jax.random.key(seed), p, y, **options)

@@ -276,10 +276,10 @@ def _line(error: Exception) -> str:
 
 def _load_npy(path: Path) -> np.ndarray:
     with _explained(path):
-        array = np.load(path, allow_pickle=False)
-    if not isinstance(array, np.ndarray):
-        raise UserError(f"{path} is not a single array (an archive is named .npz)")
-    return array
+        with path.open("rb") as file:
+            if file.read(2) == b"PK":  # of zip, which is what NumPy would look at instead of the name
+                raise UserError(f"{path} is not a single array (an archive of arrays is named .npz)")
+        return np.load(path, allow_pickle=False)
 
 
 def _header(path: Path, name: str) -> str:
@@ -295,7 +295,13 @@ def _header(path: Path, name: str) -> str:
 
 
 def _check_header(path: Path) -> None:
-    """Names repeated in a CSV's first line, which pandas would rename silently."""
+    """Refuse another separator than the comma, and names repeated in a CSV's first line, which pandas would rename."""
+    with path.open(encoding="utf-8") as file:
+        lines = file.readline(), file.readline()
+    for sign, spelled in ((";", "semicolons"), ("\t", "tabs")):
+        # one column of numbers holds neither
+        if "," not in lines[0] and all(sign in line for line in lines):
+            raise UserError(f"{path}: fields must be separated by commas, and those of the first line are by {spelled}")
     pandas = require("pandas", "cli")
     header = pandas.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False)
     names = [str(name) for name in header.iloc[0]]

@@ -1,5 +1,6 @@
 """From what stands in a file to class indices: by name where names agree, by number otherwise, never by guessing."""
 
+import os
 import re
 from collections.abc import Sequence
 
@@ -73,6 +74,17 @@ def _text(value) -> str:
     if re.fullmatch(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,2})?", text) and float(text).is_integer():
         return str(int(float(text))) if "e" in text.lower() else str(int(text.partition(".")[0]))
     return {"false": "0", "true": "1"}.get(text.lower(), text)
+
+
+def class_names(columns: Sequence[str]) -> list[str]:
+    """What tells columns of predictions apart: their names without a common prefix that ends between words or before
+    a number (`p_cat` and `p_car`: cat and car; `p10` and `p11`: 10 and 11), if that leaves something of each."""
+    common = os.path.commonprefix(list(columns))
+    prefix = re.match(r"(.*[\W_])?", common)[0]
+    if all(name[len(common.rstrip("0123456789")) :].isdecimal() for name in columns):
+        prefix = common.rstrip("0123456789")
+    names = [name.removeprefix(prefix) for name in columns]
+    return names if all(names) else list(columns)
 
 
 def _names_in_columns(texts: list[str], columns: Sequence[str]) -> list[str] | None:

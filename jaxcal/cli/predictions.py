@@ -184,7 +184,7 @@ def _refuse(bad: np.ndarray, rows: np.ndarray, scores: np.ndarray, message: str)
     bad = bad if bad.ndim == 1 else bad.any(-1)
     if bad.any():
         i = int(np.argmax(bad))
-        shown = abbreviate([f"{value:.6g}" for value in np.atleast_1d(scores[i])])
+        shown = abbreviate([str(value) for value in np.atleast_1d(scores[i])])  # all digits: 1.0000001 is not 1
         raise UserError(f"{message}; {nth(int(rows[i]))} is {shown}")
 
 
@@ -212,19 +212,19 @@ def _from_logits(scores: np.ndarray, rows: np.ndarray, args) -> jax.Array:
 def _probabilities(scores: np.ndarray, rows: np.ndarray, notes: list[str]) -> np.ndarray:
     """Checked probabilities `(n, k)`, float64, rows summing to 1."""
     p = scores.astype(np.float64)
-    _refuse(np.isnan(p), rows, p, "probabilities must not be NaN or missing")
+    _refuse(np.isnan(p), rows, scores, "probabilities must not be NaN or missing")
     if p.ndim == 1:
-        _refuse((p < 0) | (p > 1), rows, p, "probabilities must be in [0, 1] (are these scores? then --logits)")
+        _refuse((p < 0) | (p > 1), rows, scores, "probabilities must be in [0, 1] (are these scores? then --logits)")
         p = np.stack([1 - p, p], axis=-1)
     else:
         outside = (p < 0) | (p > 1 + _SUM_TOLERANCE)
-        _refuse(outside, rows, p, "probabilities must be in [0, 1] (are these logits? then --logits)")
+        _refuse(outside, rows, scores, "probabilities must be in [0, 1] (are these logits? then --logits)")
         sums = p.sum(-1)
         off = np.abs(sums - 1)
         if off.max() > _SUM_TOLERANCE:
             i = int(np.argmax(off > _SUM_TOLERANCE))
             raise UserError(
-                f"rows of probabilities must sum to 1 within 1e-3; {nth(int(rows[i]))} sums to {sums[i]:.6g}"
+                f"rows of probabilities must sum to 1 within 1e-3; {nth(int(rows[i]))} sums to {sums[i]:.9g}"
             )
         how_far = f"within {off.max():.1e} and were renormalized" if off.max() > 0 else "exactly"
         notes.append(f"rows of probabilities summed to 1 {how_far}")

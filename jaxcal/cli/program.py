@@ -25,6 +25,14 @@ class Command(NamedTuple):
 class _Parser(argparse.ArgumentParser):
     """argparse that reports an error in one line and writes through `console.write`."""
 
+    def parse_args(self, args=None, namespace=None):
+        """As argparse; what no option matches is an error of the command, whose help has the options."""
+        found, unknown = self.parse_known_args(args, namespace)
+        command = vars(found).pop("command", self)
+        if unknown:
+            command.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found
+
     def error(self, message: str):
         if message.endswith("required: FILE"):  # --logits and --probs take all the words that follow them
             message += "; FILE comes before the options"
@@ -52,7 +60,7 @@ def parser(prog: str, description: str, commands: Iterable[Command], version: st
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, command=command)
     return main_parser
 
 

@@ -27,7 +27,7 @@ def quantities(result: Result) -> list[str]:
 def overview(args, data, result: Result) -> str:
     n, k = data.logits.shape
     name = f"{args.loss.replace('-', ' ')}{' loss' if args.loss != 'log' else ' loss, nats'}"
-    how = "scaling by T" if result.choice.scales else result.choice.name
+    how = "scaling by T" if result.choice.scales else "the calibrator"
     meaning = {
         "risk": f"mean {name}",
         "calibration": f"removed by {how}",
@@ -45,7 +45,8 @@ def overview(args, data, result: Result) -> str:
         rows.append((quantity, _show(value), interval, text))
     weight = "" if data.weights is None else f", total weight {data.weights.sum():,.6g}"
     folds = f", {result.choice.folds}-fold refinement" if result.choice.folds else ""
-    title = f"{args.file}: {n:,} rows{weight}, {k} classes{folds}"
+    calibrator = "" if result.choice.scales else f", calibrator {result.choice.name}"
+    title = f"{args.file}: {n:,} rows{weight}, {k} classes{folds}{calibrator}"
     return title + "\n\n" + table(("", "estimate", "95 % interval", "meaning"), rows, left=(0, 3))
 
 
@@ -56,7 +57,7 @@ def event_table(result: Result) -> str:
         shown = "none" if math.isnan(value) else _show(value)
         rows.append((_spelled(name), shown, interval, meaning))
     for name, test in result.tests.items():
-        shown = "none" if math.isnan(test.p_value) else f"p = {test.p_value:.3g}" if test.p_value else "p < 1e-38"
+        shown = "none" if math.isnan(test.p_value) else f"p = {test.p_value:.2g}" if test.p_value else "p < 1e-38"
         rows.append((f"test, {name}", shown, "", test.meaning))
     return f"calibration of {result.subject}\n\n" + table(
         ("", "estimate", "95 % interval", "meaning"), rows, left=(0, 3)
@@ -75,7 +76,9 @@ def ends(result: Result, quantity: str) -> tuple[float, float | None, float | No
 
 
 def _show(value: float) -> str:
-    return f"{value + 0.0:#.4g}"  # + 0.0: no "-0.000"
+    """Four digits, or three where zeros or a power of ten stand before them: a row must fit into 80 columns."""
+    digits = 4 if value == 0 or abs(value) >= 1e-3 else 3
+    return f"{value + 0.0:#.{digits}g}"  # + 0.0: no "-0.000"
 
 
 def as_json(args, data, result: Result, notes: list[str]) -> dict:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxcal.metrics.events import as_events, clean, report
-from jaxcal.metrics.results import TestResult
+from jaxcal.metrics.results import TestResult, test_without_bootstrap
 from jaxcal.solvers import total
 from jaxcal.status import Status
 
@@ -114,6 +114,7 @@ def calibration_slope(p, y, *, weights=None) -> CalibrationLine:
     return report(_line(p, y, weights, True), p, y, weights, "calibration_slope")
 
 
+@test_without_bootstrap
 def weak_calibration_test(p, y, *, weights=None) -> TestResult:
     r"""Likelihood ratio test that intercept and slope of the calibration line are 0 and 1 ("weak calibration").
 

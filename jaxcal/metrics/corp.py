@@ -98,6 +98,7 @@ def corp_decomposition(p, y, *, loss: ProperLoss = half_brier_loss, weights=None
     return report(_decompose(loss, p, y, weights), p, y, weights, "corp_decomposition")
 
 
+@without_bootstrap("its entries are other forecasts in every resample; take corp_consistency_band")
 def corp_reliability_curve(p, y, *, weights=None) -> CorpCurve:
     r"""Data of the CORP reliability diagram: every distinct forecast and its isotonic frequency.
 
@@ -127,6 +128,7 @@ def corp_reliability_curve(p, y, *, weights=None) -> CorpCurve:
     return report(_curve(p, y, weights), p, y, weights, "corp_reliability_curve")
 
 
+@without_bootstrap("it is an interval already, of the curve that calibrated forecasts would have")
 def corp_consistency_band(key, p, *, level: float = 0.9, num_resamples: int = 999, weights=None) -> Interval:
     r"""Where the frequencies of `corp_reliability_curve` would lie if the forecasts were calibrated.
 

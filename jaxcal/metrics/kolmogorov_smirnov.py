@@ -9,7 +9,7 @@ from jax.scipy.special import ndtr
 from jaxcal.metrics.cutoff import running_gap
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import group
-from jaxcal.metrics.results import TestResult
+from jaxcal.metrics.results import TestResult, test_without_bootstrap
 from jaxcal.solvers import total
 
 # Below this variance one event is a large part of the sum: see the sizes in the docstring.
@@ -19,6 +19,7 @@ _SMALLEST_VARIANCE = 2.0
 _TERMS = 5
 
 
+@test_without_bootstrap
 def kolmogorov_smirnov_calibration(p, y, *, weights=None) -> TestResult:
     r"""Test that forecasts are calibrated by the largest cumulative residual; large values reject.
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from jaxcal.metrics.binned import assign
 from jaxcal.metrics.events import as_events, clean, report
+from jaxcal.resampling import without_bootstrap
 from jaxcal.solvers import bin_rule, segment_totals, total
 
 
@@ -37,6 +38,10 @@ class MurphyDecomposition:
         return self.resolution - self.within_bin_variance + self.within_bin_covariance
 
 
+@without_bootstrap(
+    "the bias of its reliability is of the order of its spread; bind bias_corrected=True and take method='centred'",
+    unless="bias_corrected",
+)
 def murphy_decomposition(
     p, y, *, num_bins: int = 15, bins="width", bias_corrected: bool = False, weights=None
 ) -> MurphyDecomposition:
@@ -69,7 +74,7 @@ def murphy_decomposition(
     uncertainty is unbiased; the corrected reliability and resolution are where all forecasts of a bin are equal and it
     holds two rows or more (a bin with one row is left uncorrected, as in the source), and the reliability may then be
     negative. Differentiable in p and weights with the bins held fixed. Intervals: `bootstrap(..., method="centred")` of
-    corrected terms. Cost O(n), "mass" a sort.
+    corrected terms; the others are refused. Cost O(n), "mass" a sort.
 
     Examples:
         >>> import jax.numpy as jnp

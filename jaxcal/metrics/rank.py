@@ -51,6 +51,7 @@ def rank_ece(p, y, *, weights=None) -> jax.Array:
     return report(_rank_ece(p, y, weights), p, y, weights, "rank_ece", whole=True)
 
 
+@without_bootstrap("it is an interval already, of the mean of rank_ece")
 def rank_ece_interval(p, y, *, level: float = 0.95, weights=None) -> Interval:
     r"""Interval for the mean of `rank_ece` that holds for every law and every n.
 

@@ -11,7 +11,7 @@ from jaxcal import checks
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import Groups, calibrated_outcomes
 from jaxcal.metrics.rank import ordered_groups, previous, rank_sum
-from jaxcal.metrics.results import TestResult
+from jaxcal.metrics.results import TestResult, test_without_bootstrap
 from jaxcal.solvers import total
 
 _METHODS = ("asymptotic", "finite", "simulation")
@@ -33,6 +33,7 @@ _FEWEST_ROWS = 30
 _BLOCK = 1 << 22
 
 
+@test_without_bootstrap
 def rank_ece_test(
     p, y, *, method: str = "asymptotic", variance: str = "exact", key=None, num_simulations: int = 999, weights=None
 ) -> TestResult:

@@ -11,6 +11,7 @@ from jax import lax
 from jaxcal import checks
 from jaxcal.metrics.binned import bin_by
 from jaxcal.metrics.events import as_events, report
+from jaxcal.resampling import without_bootstrap
 from jaxcal.solvers import bin_rule, sort
 
 
@@ -36,6 +37,7 @@ class ReliabilityCurve:
     edges: jax.Array
 
 
+@without_bootstrap("its bins may move with the resample; its frequencies have intervals already, lower and upper")
 def reliability_curve(p, y, *, num_bins: int = 15, bins="width", level: float = 0.95, weights=None) -> ReliabilityCurve:
     """Mean forecast, observed frequency and its interval in bins; what `jaxcal.plots.reliability_diagram` draws.
 

@@ -5,6 +5,11 @@ from typing import NamedTuple
 
 import jax
 
+from jaxcal.resampling import without_bootstrap
+
+# The mark of every function that returns a `TestResult`.
+test_without_bootstrap = without_bootstrap("a p-value has no interval; bootstrap an estimate of the error itself")
+
 
 class Interval(NamedTuple):
     """Two ends; arrays of one shape."""

@@ -12,7 +12,7 @@ from jaxcal import checks
 from jaxcal.metrics.events import as_events, clean, report
 from jaxcal.metrics.groups import group
 from jaxcal.metrics.kernels import check_kernel, evaluate, scalar_product, vector_product
-from jaxcal.metrics.results import TestResult
+from jaxcal.metrics.results import TestResult, test_without_bootstrap
 from jaxcal.metrics.skce import (
     as_rows,
     distance_bandwidth,
@@ -51,6 +51,7 @@ _BLOCK = 1 << 24
 _MATRIX_ROWS = 1024
 
 
+@test_without_bootstrap
 def skce_test(
     p,
     y,
@@ -109,7 +110,7 @@ def skce_test(
         Widmann, Lindsten and Zachariah, NeurIPS 2019, section 5; Arcones and Gine, Annals of Statistics 1992, for the
         bootstrap.
     """
-    _check_method(estimator, method, key, num_resamples, weights)
+    _check_method(estimator, method, key, num_resamples, weights, "skce_test")
     bandwidth = check_kernel(kernel, bandwidth)
     p, y, weights = as_events(p, y, weights)
     method = method or _METHODS[estimator][0]
@@ -120,6 +121,7 @@ def skce_test(
     return report(result, p, y, weights, "skce_test", whole=True)
 
 
+@test_without_bootstrap
 def skce_multiclass_test(
     logits,
     labels,
@@ -162,7 +164,7 @@ def skce_multiclass_test(
     References:
         Widmann, Lindsten and Zachariah, NeurIPS 2019, section 5.
     """
-    _check_method(estimator, method, key, num_resamples, weights)
+    _check_method(estimator, method, key, num_resamples, weights, "skce_multiclass_test")
     bandwidth = check_kernel(kernel, bandwidth)
     logits, labels, weights = as_rows(logits, labels, weights, "skce_multiclass_test")
     method = method or _METHODS[estimator][0]
@@ -174,7 +176,7 @@ def skce_multiclass_test(
     return report_rows(result, poison, logits, labels, weights, "skce_multiclass_test")
 
 
-def _check_method(estimator, method, key, num_resamples, weights):
+def _check_method(estimator, method, key, num_resamples, weights, call):
     if estimator not in tuple(_METHODS):  # what cannot be hashed is no estimator either
         raise ValueError(f"estimator must be one of {tuple(_METHODS)}, got {estimator!r}")
     if method is not None and method not in _METHODS[estimator]:
@@ -183,7 +185,7 @@ def _check_method(estimator, method, key, num_resamples, weights):
     if (method or _METHODS[estimator][0]) == "bootstrap":
         if key is None:
             raise ValueError('method="bootstrap" draws resamples and needs a key, e.g. jax.random.key(0)')
-        checks.require_key(key, "skce_test")
+        checks.require_key(key, call)
         checks.require_count(num_resamples, "num_resamples", 1)
 
 

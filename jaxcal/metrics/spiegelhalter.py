@@ -5,13 +5,14 @@ import jax.numpy as jnp
 from jax.scipy.special import erfc
 
 from jaxcal.metrics.events import as_events, clean, report
-from jaxcal.metrics.results import TestResult
+from jaxcal.metrics.results import TestResult, test_without_bootstrap
 from jaxcal.solvers import total
 
 # Above this skewness the sum is not close to normal: see the sizes in the docstring.
 _LARGEST_SKEWNESS = 0.4
 
 
+@test_without_bootstrap
 def spiegelhalter_test(p, y, *, weights=None) -> TestResult:
     r"""Test that the Brier score is what calibrated forecasts would have; large |Z| rejects.
 

@@ -49,16 +49,19 @@ def reliability_diagram(
     Args:
         curve: a `jaxcal.reliability_curve`, `jaxcal.corp_reliability_curve` or `jaxcal.smooth_reliability_curve`,
             without batch axes.
-        band: `jaxcal.corp_consistency_band` of the same forecasts, for a CORP curve.
+        band: `jaxcal.corp_consistency_band` of the same forecasts, for a CORP curve. It does not know its forecasts:
+            only their number, and that of the distinct ones, is compared.
         ax: axes to draw on; default a new figure.
-        label: name for the legend. Bands have an entry there of their own.
+        label: name for the legend, by matplotlib's rules: one that begins with an underscore is not shown, and what
+            stands between two dollar signs is set as mathematics ("\\$" is the sign). Bands have an entry of their own.
 
     Returns:
         The axes of the curves. The forecasts have axes of their own, `ax.child_axes[0]` unless others were there.
 
     Raises:
         TypeError: for anything but these curves.
-        ValueError: for a curve with batch axes, a band of other forecasts, or one for a curve that has none.
+        ValueError: for a curve with batch axes, a band of another number of forecasts, or one for a curve that
+            has none.
 
     Examples:
         >>> import jax

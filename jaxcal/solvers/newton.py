@@ -23,7 +23,7 @@ _END = 4
 _HIDDEN = 64
 
 # A fit that takes this many steps has directions that go to infinity beside others that do not, and may take thousands
-# for its last digits: it ends when the decrease is a rounding of 1, the size of the loss of a row that is not told apart.
+# for its last digits: it ends when the decrease is a rounding of 1, the loss of a row that is not told apart.
 _PATIENCE = 50
 
 # After a step that had to be shortened the ridge is eps, or this many times what it was; after others it shrinks by the
