@@ -524,3 +524,48 @@ def test_cross_fit(eps):
     z, y, _ = LANES["plain"]
     out = jaxcal.cross_fit(jaxcal.fit_structured_vector, z, y, folds=3, key=jax.random.key(0))
     np.testing.assert_allclose(jax.nn.logsumexp(out, axis=-1), 0, atol=8 * eps)
+
+
+@pytest.mark.parametrize("name", ["vector", "structured vector"])
+def test_huge_weights_are_those_of_one(name, eps):
+    """Their sum is finite, its inverse vanishes."""
+    rng = np.random.default_rng(3)
+    logits, labels = rng.normal(size=(30, 3)), rng.integers(0, 3, 30)
+    huge = 2.0 ** (np.log2(float(jnp.finfo(jnp.asarray(1.0).dtype).max)) // 1 - 5)
+    one, many = (FITS[name](logits, labels, weights=np.full(30, w)) for w in (1.0, huge))
+    assert one.status == many.status == Status.CONVERGED
+    if name == "vector":  # no penalty, which sees the number of rows
+        np.testing.assert_allclose(many.scale, one.scale, rtol=64 * eps)
+    else:
+        plain = jaxcal.fit_vector_scaling(logits, labels)  # the penalty has faded
+        np.testing.assert_allclose(many(logits), plain(logits), atol=1e-3)
+
+
+def test_logits_whose_squares_overflow_or_vanish_are_invalid():
+    rng = np.random.default_rng(3)
+    logits, labels = rng.normal(size=(30, 3)), rng.integers(0, 3, 30)
+    limits = jnp.finfo(jnp.asarray(1.0).dtype)
+    units = jnp.array([1.0, float(limits.max) ** 0.5, float(limits.tiny) ** 0.5])
+    fits = jax.jit(FITS["matrix"])(units[:, None, None] * jnp.asarray(logits), labels)
+    np.testing.assert_array_equal(fits.status, [Status.CONVERGED, Status.INVALID_INPUT, Status.INVALID_INPUT])
+    assert np.isnan(fits.weight[1:]).all()
+    with pytest.raises(ValueError, match="squares of logits overflow or vanish"):
+        FITS["matrix"](jnp.asarray(logits) * units[1], labels)
+
+
+@pytest.mark.parametrize("name", ["vector", "dirichlet"])
+def test_partly_separable_digits_end_in_a_usable_fit(name):
+    """40 calibration sets of handwritten digits: some classes are told apart, others not, and the descent is slow."""
+    datasets = pytest.importorskip("sklearn.datasets")
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    x, y = datasets.load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    x, y = x[order] / 16, y[order]
+    model = linear_model.LogisticRegression(C=100.0, max_iter=500).fit(x[:800], y[:800])
+    rng = np.random.default_rng(1)
+    rows = np.stack([800 + rng.permutation(len(y) - 800)[:100] for _ in range(40)])
+    logits = model.decision_function(x).astype(np.float32)[rows]
+    fit = (jaxcal.fit_dirichlet if name == "dirichlet" else FITS[name])(logits, y[rows])
+    assert np.asarray(fit.status).max() <= Status.AT_UPPER_BOUND
+    start = jaxcal.fit_temperature(logits, y[rows])
+    assert (np.asarray(fit.risk) <= np.asarray(start.risk)).all()

@@ -1,6 +1,7 @@
 """Ensemble temperature scaling, held to the conditions of its optimum in NumPy and to SciPy."""
 
 import functools
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -190,3 +191,11 @@ def test_bad_input(data):
     stacked = jaxcal.fit_ensemble_temperature(jnp.stack([logits[0], impossible, logits[2]]), labels[:1], weights=ones)
     assert stacked.status[1] == Status.IMPOSSIBLE_EVENT and stacked.risk[1] == np.inf
     assert np.isnan(stacked.mixture[1]).all() and np.isfinite(stacked.risk[0])
+
+
+def test_a_weight_near_0_whose_slack_is_as_small():
+    """1,000 flights, late or not, as a small network forecasts them: the identity has all but 3e-4 of the weight."""
+    with np.load(pathlib.Path(__file__).parent / "data" / "flights_1000.npz") as stored:
+        logits, labels = (np.stack([stored[name]] * 2) for name in ("logits", "labels"))
+    fit = jax.jit(jaxcal.fit_ensemble_temperature)(logits, labels)
+    assert (np.asarray(fit.status) == Status.CONVERGED).all() and int(fit.num_steps.max()) < 20

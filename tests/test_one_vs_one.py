@@ -211,3 +211,17 @@ def test_what_is_no_calibrator_is_refused(data):
         jaxcal.one_vs_one(3.0)
     with pytest.raises(ValueError, match="fitted for 4 classes, got logits of shape"):
         calibrate(*data[:2])(data[0][:, :2])
+
+
+def test_invalid_lanes_have_no_probabilities(data):
+    """Neither those of pairs without rows, nor the zeros of a class that another excludes."""
+    logits, labels, _ = data
+    infinite = logits.copy()
+    infinite[3, 1] = np.inf
+    probabilities = jax.jit(
+        lambda z, w: jaxcal.one_vs_one(jaxcal.fit_isotonic)(z, labels, weights=w)(jnp.asarray(logits))
+    )
+    ones = np.ones(N)
+    assert np.isnan(probabilities(logits, 0 * ones)).all()
+    assert np.isnan(probabilities(infinite, ones)).all()
+    assert np.isfinite(np.exp(probabilities(logits, ones))).all()

@@ -302,3 +302,10 @@ def test_saved_fits_predict_the_same(data, tmp_path):
     fit = jaxcal.estimate_prior(data[0], PRIOR, weights=data[1])
     fit.save(tmp_path / "fit.npz")
     np.testing.assert_array_equal(jaxcal.load(tmp_path / "fit.npz")(data[0]), fit(data[0]))
+
+
+def test_only_ratios_of_counts_matter(data, eps):
+    logits = data[0]
+    large = PRIOR * 2.0**100
+    expected = jaxcal.adjust_prior(logits, np.ones(3), PRIOR)
+    np.testing.assert_allclose(jaxcal.adjust_prior(logits, np.full(3, 2.0**100), large), expected, atol=8 * eps)

@@ -64,7 +64,8 @@ class Rows(NamedTuple):
 
     logits: jax.Array  # (n, k)
     labels: jax.Array  # (n,)
-    weights: jax.Array  # (n,)
+    weights: jax.Array  # (n,), the largest is 1
+    mass: jax.Array  # sum of the weights as they came
     ok: jax.Array  # whether the lane is valid
     impossible: jax.Array  # whether a label is masked
 
@@ -113,12 +114,11 @@ def _fit_lane(features, penalty, masks, logits, labels, weights, u):
     x = features(rows.logits, masked)
     base = scaled(rows.logits, u)
     active = rows.ok & ~rows.impossible
-    mass = jnp.sum(rows.weights)
-    strength = penalty(jnp.where(active, mass, 1), k, rows.logits.dtype)
+    strength = penalty(jnp.where(active, rows.mass, 1), k, rows.logits.dtype)
     found = softmax_regression(base, x, rows.labels, rows.weights, strength, active)
     gaps = shifted(base + x.predict(found.coefficients))
     loss = log_normalizer(gaps) - jnp.take_along_axis(gaps, rows.labels[:, None], axis=1)[:, 0]
-    share = rows.weights / jnp.where(active, mass, 1)
+    share = rows.weights / jnp.where(active, jnp.sum(rows.weights), 1)
     status = jnp.where(found.identified, Status.CONVERGED, Status.NOT_IDENTIFIED)
     status = jnp.where(found.unbounded, Status.AT_UPPER_BOUND, status)
     status = jnp.where(found.converged, status, Status.NOT_CONVERGED)
@@ -138,8 +138,20 @@ def _clean(logits, labels, weights, masks) -> Rows:
     present = valid & (weights > 0) & (weights < jnp.inf)
     labels = jnp.where(present, labels, 0)
     logits = jnp.where(present[:, None], logits, 0)
+    ok &= _in_range(logits)
     own = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
-    return Rows(logits, labels, jnp.where(present, weights, 0), ok, ok & jnp.any(own == -jnp.inf))
+    weights = jnp.where(present, weights, 0)
+    mass = jnp.minimum(jnp.sum(weights), jnp.finfo(weights.dtype).max)
+    unit = lax.stop_gradient(jnp.max(weights))  # of large ones sums overflow, and their inverses vanish
+    return Rows(logits, labels, weights / jnp.where(unit > 0, unit, 1), mass, ok, ok & jnp.any(own == -jnp.inf))
+
+
+def _in_range(logits):
+    """Whether the squares of the logits neither overflow nor vanish, and have a few bits to spare."""
+    limits = jnp.finfo(logits.dtype)
+    largest = jnp.max(jnp.where(logits == -jnp.inf, 0, jnp.abs(logits)))
+    least, most = 16 * limits.tiny**0.5, limits.max**0.5 / 16
+    return (largest == 0) | ((largest >= least) & (largest <= most))
 
 
 def shared(x):
@@ -216,6 +228,9 @@ def explain(logits, labels, weights, call: str) -> str:
     """What is wrong with the data, for an error."""
     sentence = checks.explain_multiclass(logits, labels, weights, call=call)
     z = np.asarray(logits).astype(np.float64)
+    finite = np.abs(np.where(np.isfinite(z), z, 0))
+    if "overflow" in sentence and not np.asarray(_in_range(jnp.asarray(finite, logits.dtype))):
+        return f"{call}: squares of logits overflow or vanish, the largest is {finite.max():.3g}; take another unit"
     used = True if weights is None else np.asarray(weights) > 0
     masked = (z == -np.inf).any(-1) & ~(z == -np.inf).all(-1) & used
     if "overflow" in sentence and masked.any():

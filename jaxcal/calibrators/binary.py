@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxcal import checks
 from jaxcal.calibrators.fit import Fit
@@ -119,7 +120,7 @@ def _explain(score, outcomes, weights) -> str:
     bad = np.isnan(s) & (w > 0) if (np.isnan(s) & (w > 0)).any() else bad
     if bad.any():
         return f"score must be a finite number, got {checks.first(np.broadcast_to(s, bad.shape), bad)}"
-    return "scores or weights overflow"
+    return "scores or weights are too large or too small for sums and squares"
 
 
 def log_sigmoids(log_odds: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -143,7 +144,7 @@ def fit_log_odds(features: Callable, score, outcomes, weights, *, not_negative=N
     impossible = jnp.any(certain & ((s > 0) != (y == 1)) & (w > 0), axis=-1)
     w = jnp.where(certain, 0, w)
     some = jnp.any(w > 0, axis=-1)
-    x = features(jnp.where(certain, 0, s))
+    x = lax.optimization_barrier(tuple(features(jnp.where(certain, 0, s))))  # see `logistic_regression`
     for feature in x:  # a square may overflow
         ok &= in_range(feature)
     active = ok & ~impossible & some

@@ -70,8 +70,8 @@ def fit_dirichlet(logits, labels, *, weights=None, off_diagonal: float = 1e-3, i
         here: `logits_from_probs(p, floor=...)`.
 
     Consistent where the map is of this form, for strengths that fall with n. Differentiable in logits and weights, to
-    every order (0 at a bound). Equivariant to permutations of the classes. Cost: 4 to 8 Newton steps, O(n k^4) each up
-    to k = 16, of 5 to 30 conjugate gradient steps, O(n k^2) each, beyond.
+    every order (0 at a bound). Equivariant to permutations of the classes where the optimum is unique. Cost: 4 to 8
+    Newton steps, O(n k^4) each up to k = 16, of 5 to 30 conjugate gradient steps, O(n k^2) each, beyond.
 
     Examples:
         >>> import numpy as np

@@ -76,8 +76,8 @@ def fit_matrix_scaling(
         and bad weights; an eager call raises `ValueError` if no lane is usable.
 
     Consistent where the map is of this form. Differentiable in logits and weights, to every order (0 at a bound).
-    Equivariant to permutations of the classes. Cost: 4 to 8 Newton steps, O(n k^4) each up to k = 16, of 5 to 30
-    conjugate gradient steps, O(n k^2) each, beyond.
+    Equivariant to permutations of the classes where the optimum is unique. Cost: 4 to 8 Newton steps, O(n k^4) each up
+    to k = 16, of 5 to 30 conjugate gradient steps, O(n k^2) each, beyond.
 
     Examples:
         >>> import numpy as np

@@ -51,6 +51,9 @@ class OneVsOneFit(Fit):
             # what a fit of no rows makes of its scores must not reach their derivatives
             seen = self.fit.log_probabilities(jnp.where(self.observed[..., None], score, 0))
             result = _combined(seen, score, self.observed, self.num_classes)
+            # pairs without rows have odds, and a class that cannot be has none, also where nothing was fitted
+            failed = jnp.asarray(self.status) >= Status.NOT_CONVERGED
+            result = jnp.where(failed[..., None, None], jnp.nan, result)
         result = result.astype(logits.dtype)
         if not checks.is_traced(result):
             self.check_output(result, logits)

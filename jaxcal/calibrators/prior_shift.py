@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from jaxcal import checks
 from jaxcal.calibrators.fit import Fit
@@ -158,11 +159,16 @@ def _log(p):
     return jnp.log(jnp.where(p > 0, p, 1))
 
 
+def _log_ratio(prior):
+    """log of the prior to the largest one: of large counts the logarithm itself would cost digits."""
+    return _log(prior / lax.stop_gradient(jnp.max(prior, axis=-1, keepdims=True)))
+
+
 @jax.jit
 def _adjusted(logits, prior, new_prior):
     z = shifted(logits.astype(prior.dtype))
     old, new = _by_row(prior), _by_row(new_prior)
-    moved = jnp.where((new == 0) | (z == -jnp.inf), -jnp.inf, z + _log(new) - _log(old))
+    moved = jnp.where((new == 0) | (z == -jnp.inf), -jnp.inf, z + (_log_ratio(new) - _log_ratio(old)))
     good = _is_prior(old) & _is_prior(new) & ~jnp.any((old == 0) & (z > -jnp.inf), axis=-1)
     return log_softmax(jnp.where(good[..., None], moved, jnp.nan)).astype(logits.dtype)
 

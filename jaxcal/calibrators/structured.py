@@ -97,8 +97,8 @@ def fit_structured_matrix(
         lane is usable.
 
     Consistent where the map is of this form; shrunk towards the identity by about 1/n. Differentiable in logits and
-    weights, to every order. Equivariant to permutations of the classes. Cost: 5 to 8 Newton steps, O(n k^4) each up to
-    k = 16, of 5 to 20 conjugate gradient steps, O(n k^2) each, beyond.
+    weights, to every order. Equivariant to permutations of the classes where the optimum is unique. Cost: 5 to 8 Newton
+    steps, O(n k^4) each up to k = 16, of 5 to 20 conjugate gradient steps, O(n k^2) each, beyond.
 
     Examples:
         >>> import numpy as np
@@ -132,7 +132,8 @@ def fit_structured_vector(
         `StructuredVectorFit` over the broadcast of the leading axes, with the statuses and errors named there.
 
     Consistent where the map is of this form; shrunk towards the identity by about 1/n. Differentiable in logits and
-    weights, to every order. Equivariant to permutations of the classes. Cost: 4 to 6 Newton steps, O(n k^2) each.
+    weights, to every order. Equivariant to permutations of the classes where the optimum is unique. Cost: 4 to 6 Newton
+    steps, O(n k^2) each.
 
     Examples:
         >>> import numpy as np

@@ -69,6 +69,8 @@ def logistic_regression(
     stays there); the derivatives are 0 where separated. Lanes run one after another on CPU.
     """
     d = len(features)
+    # the compiler would take seconds to sum up a long constant feature by itself
+    features = lax.optimization_barrier(tuple(features))
     x, t, w = jnp.stack(jnp.broadcast_arrays(*features), axis=-2), target, weights
     shape = jnp.broadcast_shapes(x[..., 0, :].shape, t.shape, w.shape, (*active.shape, 1))
     lanes, n = shape[:-1], shape[-1]
