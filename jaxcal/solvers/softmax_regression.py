@@ -11,7 +11,6 @@ from jaxcal.solvers.class_features import Own, Shared, dot
 from jaxcal.solvers.lanes import lane_by_lane
 from jaxcal.solvers.newton import Direction, damped_newton
 from jaxcal.solvers.softmax import log_normalizer, shifted
-from jaxcal.solvers.sums import total
 
 # Up to here the matrix of second derivatives is built and factored; beyond, a conjugate gradient step, which costs two
 # passes, is cheaper than a row of it (measured at k = 10 to 30).
@@ -60,7 +59,7 @@ def softmax_regression(base, features, labels, weights, penalty, active) -> Soft
 def _objective(theta, base, features, labels, weights, penalty):
     """In the features as they came."""
     share = weights / jnp.sum(weights)
-    return total(share * _losses(base + features.predict(theta), labels)) + jnp.sum(penalty * theta**2)
+    return jnp.sum(share * _losses(base + features.predict(theta), labels)) + jnp.sum(penalty * theta**2)
 
 
 def _losses(predictor, labels):
@@ -198,9 +197,12 @@ def _to_basis(basis, gradient):
 def _probabilities(predictor):
     """p and 1 - p, which of the likeliest class is the sum of the others: separable data end where it has no digits."""
     gaps = shifted(predictor)
-    p = jnp.exp(gaps - log_normalizer(gaps)[:, None])
-    top = jnp.arange(p.shape[1]) == jnp.argmax(gaps, axis=1)[:, None]
-    return p, jnp.where(top, jnp.sum(jnp.where(top, 0, p), axis=1, keepdims=True), 1 - p)
+    size, top = jnp.exp(gaps), gaps == 0
+    others = jnp.sum(jnp.where(top, 0, size), axis=1, keepdims=True)
+    ties = jnp.sum(top, axis=1, keepdims=True, dtype=size.dtype) - 1
+    whole = others + ties + 1
+    p = size / whole
+    return p, jnp.where(top, (others + ties) / whole, 1 - p)
 
 
 def _quadratic(problem, size, ridge, v):
@@ -276,7 +278,7 @@ def _newton(kind, base, values, labels, weights, penalty, active):
     open_ = (w > 0)[:, None] & (base > -jnp.inf)
 
     def value(theta, predictor):
-        return total(w * _losses(predictor, labels)) + jnp.sum(penalty * _from_basis(problem.basis, theta) ** 2)
+        return jnp.sum(w * _losses(predictor, labels)) + jnp.sum(penalty * _from_basis(problem.basis, theta) ** 2)
 
     def slope(theta, pair):
         p, rest = pair
