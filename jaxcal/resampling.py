@@ -46,10 +46,15 @@ def without_bootstrap(remedy: str, *, unless: str | None = None) -> Callable[[Ca
 def reject_unfit(metric: Callable) -> None:
     """Raise `ValueError` for an estimate of this package that has no bootstrap interval, also with options bound."""
     options = {}
-    while isinstance(metric, partial):
-        metric, options = metric.func, {**metric.keywords, **options}
-    remedy, unless = getattr(metric, "instead_of_bootstrap", (None, None))
-    if remedy is not None and not options.get(unless):
+    while isinstance(metric, partial) or not hasattr(metric, "instead_of_bootstrap"):
+        if isinstance(metric, partial):
+            metric, options = metric.func, {**metric.keywords, **options}
+        elif hasattr(metric, "__wrapped__"):  # as `jax.jit` of a partial
+            metric = metric.__wrapped__
+        else:
+            return
+    remedy, unless = metric.instead_of_bootstrap
+    if not options.get(unless):
         raise ValueError(f"no bootstrap interval of {metric.__name__} is valid: {remedy}")
 
 

@@ -347,7 +347,7 @@ def test_one_compilation_a_metric_and_shape():
 )
 def test_estimates_without_an_interval_are_refused(metric, remedy):
     """Before anything is computed, by whatever name; what is wrapped in a function is the caller's own."""
-    for call in (metric, partial(metric), partial(partial(metric), weights=None)):
+    for call in (metric, partial(metric), partial(partial(metric), weights=None), jax.jit(partial(metric))):
         with pytest.raises(ValueError, match=rf"no bootstrap interval of {metric.__name__} is valid: .* {remedy}"):
             jaxcal.bootstrap(call, KEY, X, X > 1)
 
@@ -365,7 +365,8 @@ def test_the_corrected_decomposition_is_not_refused():
     """Options bound at any depth are seen, and the last one holds."""
     p, y = RNG.random(200).astype(np.float32), RNG.random(200) < 0.5
     corrected = partial(jaxcal.murphy_decomposition, bias_corrected=True, num_bins=2)
-    result = jaxcal.bootstrap(partial(corrected, bins="mass"), KEY, p, y, num_resamples=20, method="centred")
+    compiled = jax.jit(partial(corrected, bins="mass"))
+    result = jaxcal.bootstrap(compiled, KEY, p, y, num_resamples=20, method="centred")
     assert result.lower.reliability < result.estimate.reliability < result.upper.reliability
     with pytest.raises(ValueError, match="no bootstrap interval of murphy_decomposition"):
         jaxcal.bootstrap(partial(corrected, bias_corrected=False), KEY, p, y)

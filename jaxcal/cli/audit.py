@@ -243,9 +243,9 @@ def _notes(args, result: report.Result, data) -> list[str]:
     if not event.counts(weights):
         notes.append("debiased ECE, rank ECE and the rank test need weights that are whole numbers")
     else:
+        how = ", centred bootstrap" if args.resamples else ""
         notes.append(
-            f"debiased ECE: {_NUM_BINS} bins, centred bootstrap; rank ECE: for every law, wide; slope and intercept: "
-            "normal law"
+            f"debiased ECE: {_NUM_BINS} bins{how}; rank ECE: for every law, wide; slope and intercept: normal law"
         )
     count = event.resamples_together(len(data.rows), args.resamples)
     if args.resamples > count:

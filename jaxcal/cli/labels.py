@@ -1,6 +1,5 @@
 """From what stands in a file to class indices: by name where names agree, by number otherwise, never by guessing."""
 
-import os
 import re
 from collections.abc import Sequence
 
@@ -76,13 +75,14 @@ def _text(value) -> str:
     return {"false": "0", "true": "1"}.get(text.lower(), text)
 
 
+# What says that a column holds predictions: `p_cat`, `p10`, `z.cat`, `probability of cat`.
+_OF_A_CLASS = re.compile(r"(?i)(?:p|z|prob\w*?|pred\w*?|logits?|scores?|class)(?:(?:[\s_.:]+of)?[\s_.:]+|(?=\d))")
+
+
 def class_names(columns: Sequence[str]) -> list[str]:
-    """What tells columns of predictions apart: their names without a common prefix that ends between words or before
-    a number (`p_cat` and `p_car`: cat and car; `p10` and `p11`: 10 and 11), if that leaves something of each."""
-    common = os.path.commonprefix(list(columns))
-    prefix = re.match(r"(.*[\W_])?", common)[0]
-    if all(name[len(common.rstrip("0123456789")) :].isdecimal() for name in columns):
-        prefix = common.rstrip("0123456789")
+    """Names of the columns without what says that they hold predictions, if that is the same for all of them."""
+    starts = {found[0] if (found := _OF_A_CLASS.match(name)) else "" for name in columns}
+    prefix = starts.pop() if len(starts) == 1 else ""
     names = [name.removeprefix(prefix) for name in columns]
     return names if all(names) else list(columns)
 

@@ -226,10 +226,10 @@ def _probabilities(scores: np.ndarray, rows: np.ndarray, notes: list[str]) -> np
             raise UserError(
                 f"rows of probabilities must sum to 1 within 1e-3; {nth(int(rows[i]))} sums to {sums[i]:.9g}"
             )
-        how_far = f"within {off.max():.1e} and were renormalized" if off.max() > 0 else "exactly"
-        notes.append(f"rows of probabilities summed to 1 {how_far}")
         # dividing by a sum that is 1 but for rounding would only move the values off their digits
         exact = off <= 0.5 * p.shape[1] * np.finfo(scores.dtype).eps
+        how_far = f"within {off.max():.1e}" if off.max() > 0 else "exactly"
+        notes.append(f"rows of probabilities summed to 1 {how_far}{'' if exact.all() else ' and were renormalized'}")
         p = np.where(exact[:, None], p, p / sums[:, None])
     return p
 

@@ -23,8 +23,8 @@ _END = 4
 _HIDDEN = 64
 
 # A fit that takes this many steps has directions that go to infinity beside others that do not, and may take thousands
-# for its last digits: it ends when the decrease is a rounding of 1, the loss of a row that is not told apart.
-_PATIENCE = 50
+# for its last digits: it ends when the decrease is hidden in a loss of this size, were the loss as large.
+_PATIENCE, _SIZE = 50, 0.25
 
 # After a step that had to be shortened the ridge is eps, or this many times what it was; after others it shrinks by the
 # fourth root, to nothing below eps / 16. So it stays near the level where steps are useful, anything from eps to 1.
@@ -78,7 +78,7 @@ def damped_newton(look: Callable, start: jax.Array, active: jax.Array) -> Descen
         last, apart = (decrease <= _END * eps * objective) & (ridge == 0), objective <= eps
         hidden = decrease <= _HIDDEN * eps * objective
         late = count >= _ORDINARY
-        last |= (count >= _PATIENCE) & (ridge == 0) & (decrease <= eps * jnp.maximum(_HIDDEN * objective, 1))
+        last |= (count >= _PATIENCE) & (ridge == 0) & (decrease <= _HIDDEN * eps * jnp.maximum(objective, _SIZE))
 
         def search(state):
             t, lowest, candidate, _ = state
