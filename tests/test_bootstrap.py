@@ -355,7 +355,9 @@ def test_estimates_without_an_interval_are_refused(metric, remedy):
 @pytest.mark.once
 def test_all_tests_were_found():
     """As many as the README's table of tests names."""
-    table = (Path(jaxcal.__file__).parents[1] / "README.md").read_text().partition("| test of calibration |")[2]
+    table = (
+        (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8").partition("| test of calibration |")[2]
+    )
     rows = re.findall(r"^\| (`.*?`) \|", table.partition("\n\n")[0], flags=re.MULTILINE)
     assert {test.__name__ for test in TESTS} == set(re.findall(r"`(\w+)`", " ".join(rows)))
 
