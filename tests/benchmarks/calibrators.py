@@ -4,8 +4,9 @@
         [many_classes]
 
 from the top of the repository; without arguments all sections run, in about three minutes on two cores. It only prints.
-Times are wall-clock, warm, float32, eager calls with x64 off, as a user has them; a peer and ours take turns. Peers
-that are not installed are left out.
+Times are wall-clock, warm, float32, eager calls with x64 off, as a user has them. A peer and ours take turns, resting
+between, for the threads of linear algebra libraries go on spinning after a call. Peers that are not installed are left
+out.
 """
 
 import contextlib
@@ -53,7 +54,8 @@ def quietly(call: Callable) -> Callable:
 
 def compare(title: str, ours: Callable, peers: dict[str, Callable], *, rounds=7, scale=1) -> None:
     """Show both, and how many times as long a peer takes; `scale` is how much larger our data are."""
-    times = alternate({"jaxcal": ours} | {name: quietly(call) for name, call in peers.items()}, rounds=rounds)
+    calls = {"jaxcal": ours} | {name: quietly(call) for name, call in peers.items()}
+    times = alternate(calls, rounds=rounds, settle=0.2)
     rows = [[name, t.ms, t.count, f"{t.seconds / times['jaxcal'].seconds:.2f}"] for name, t in times.items()]
     notes = [f"the peer has 1/{scale} of our rows"] if scale > 1 else []
     show(title, ["", "ms", "quiet runs", "of ours"], rows, notes)
