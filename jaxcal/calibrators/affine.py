@@ -228,10 +228,10 @@ def explain(logits, labels, weights, call: str) -> str:
     """What is wrong with the data, for an error."""
     sentence = checks.explain_multiclass(logits, labels, weights, call=call)
     z = np.asarray(logits).astype(np.float64)
-    finite = np.abs(np.where(np.isfinite(z), z, 0))
-    if "overflow" in sentence and not np.asarray(_in_range(jnp.asarray(finite, logits.dtype))):
-        return f"{call}: squares of logits overflow or vanish, the largest is {finite.max():.3g}; take another unit"
     used = True if weights is None else np.asarray(weights) > 0
+    finite = np.abs(np.where(np.isfinite(z) & (used if weights is None else used[..., None]), z, 0))
+    if "overflow" in sentence and not np.asarray(_in_range(jnp.asarray(finite, checks.compute_dtype(logits)))):
+        return f"{call}: squares of logits overflow or vanish, the largest is {finite.max():.3g}; take another unit"
     masked = (z == -np.inf).any(-1) & ~(z == -np.inf).all(-1) & used
     if "overflow" in sentence and masked.any():
         where = checks.first(np.broadcast_to(z.min(-1), masked.shape), masked)

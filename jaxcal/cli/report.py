@@ -9,6 +9,8 @@ from jaxcal.cli.console import table
 
 
 class Result(NamedTuple):
+    """Everything that an audit found; the tables and the JSON are two views of it."""
+
     estimates: bootstrap.Estimates
     fit: Any
     choice: choice.Choice
@@ -25,6 +27,7 @@ def quantities(result: Result) -> list[str]:
 
 
 def overview(args, data, result: Result) -> str:
+    """The table of the decomposition, under a line that says what was read."""
     n, k = data.logits.shape
     name = f"{args.loss.replace('-', ' ')}{' loss' if args.loss != 'log' else ' loss, nats'}"
     how = "scaling by T" if result.choice.scales else "the calibrator"
@@ -51,6 +54,7 @@ def overview(args, data, result: Result) -> str:
 
 
 def event_table(result: Result) -> str:
+    """The table of calibration errors and tests of the event, the top label or a class."""
     rows = []
     for name, (value, lower, upper, meaning) in result.event.items():
         interval = "" if lower is None or math.isnan(lower) else f"[{_show(lower)}, {_show(upper)}]"
@@ -69,6 +73,7 @@ def _spelled(name: str) -> str:
 
 
 def ends(result: Result, quantity: str) -> tuple[float, float | None, float | None]:
+    """An estimate and the ends of its interval, None without resamples."""
     value = float(getattr(result.estimates, quantity))
     if result.intervals is None:
         return value, None, None
