@@ -45,8 +45,11 @@ def without_bootstrap(remedy: str, *, unless: str | None = None) -> Callable[[Ca
 
 def reject_unfit(metric: Callable) -> None:
     """Raise `ValueError` for an estimate of this package that has no bootstrap interval, also with options bound."""
-    options = {}
+    options, seen = {}, set()
     while isinstance(metric, partial) or not hasattr(metric, "instead_of_bootstrap"):
+        if id(metric) in seen:  # wraps itself
+            return
+        seen.add(id(metric))
         if isinstance(metric, partial):
             metric, options = metric.func, {**metric.keywords, **options}
         elif hasattr(metric, "__wrapped__"):  # as `jax.jit` of a partial

@@ -375,6 +375,15 @@ def test_the_corrected_decomposition_is_not_refused():
 
 
 @pytest.mark.once
+def test_a_metric_that_wraps_itself_ends():
+    def mean(x, weights=None):
+        return jnp.average(x, weights=weights)
+
+    mean.__wrapped__ = mean
+    assert jaxcal.bootstrap(mean, KEY, X, num_resamples=20).num_failed == 0
+
+
+@pytest.mark.once
 def test_a_smooth_curve_has_its_points_in_every_resample():
     """Its grid is fixed, so that entries of resamples can be compared; it is not refused."""
     p, y = RNG.random(200).astype(np.float32), RNG.random(200) < 0.5

@@ -552,6 +552,8 @@ def test_apply_replaces_columns_of_the_same_name_and_refuses_to_overwrite_others
         ("p_10 p_11", "p_10 p_11"),
         ("p_1st p_2nd", "p_1st p_2nd"),
         ("p_-1 p_-2", "p_-1 p_-2"),
+        ("p_.5 p_.7", "p_.5 p_.7"),
+        ("problem_1 problem_2", "p_problem_1 p_problem_2"),
         ("p_0.5 p_0.75", "p_0.5 p_0.75"),
         ("p_very_good p_very_bad", "p_very_good p_very_bad"),
         ("very_good very_bad", "p_very_good p_very_bad"),

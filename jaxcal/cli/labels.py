@@ -76,7 +76,10 @@ def _text(value) -> str:
 
 
 # What says that a column holds predictions: `p_cat`, `p10`, `z.cat`, `probability of cat`.
-_OF_A_CLASS = re.compile(r"(?i)(?:p|z|prob\w*?|pred\w*?|logits?|scores?|class)(?:(?:[\s_.:]+of)?[\s_.:]+|(?=\d))")
+# A point before a digit belongs to the number.
+_OF_A_CLASS = re.compile(
+    r"(?i)(?:probability of|probability|probs?|proba|preds?|p|z|logits?|scores?|class)(?:[\s_:]+|\.(?!\d)|(?=\d))"
+)
 
 
 def class_names(columns: Sequence[str]) -> list[str]:
