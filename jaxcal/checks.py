@@ -20,8 +20,10 @@ def is_traced(*values) -> bool:
 
 def as_array(values, name: str) -> jax.Array:
     """The caller's numbers as a JAX array. Where x64 is off, 64-bit integers saturate instead of wrapping round."""
+    if isinstance(values, jax.Array):
+        return values
     try:
-        if not isinstance(values, jax.Array) and not is_traced(values):
+        if not is_traced(values):
             values = np.asarray(values)
             if values.dtype in (np.int64, np.uint64) and not jax.config.jax_enable_x64:
                 low = max(_INT32.min, np.iinfo(values.dtype).min)

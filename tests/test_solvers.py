@@ -6,7 +6,17 @@ import mpmath
 import numpy as np
 import pytest
 
-from jaxcal.solvers import argsort, bracketed_root, log_normalizer, log_softmax, row_sums, scaled, segment_totals, total
+from jaxcal.solvers import (
+    argsort,
+    bracketed_root,
+    class_features,
+    log_normalizer,
+    log_softmax,
+    row_sums,
+    scaled,
+    segment_totals,
+    total,
+)
 
 FLOATS = ["float16", "bfloat16", "float32"] + ["float64"] * jax.config.jax_enable_x64
 
@@ -238,3 +248,22 @@ def test_derivative_of_segment_totals_and_nan_in_one_segment():
     np.testing.assert_array_equal(_segment_totals(values, segment, 3), [3, np.nan, 3])
     slope = jax.jit(jax.grad(lambda v: segment_totals(v, segment, 3) @ np.array([1.0, 2.0, 3.0])))(values)
     np.testing.assert_array_equal(slope, [1, 2, 1, 3, 0])
+
+
+# --- over classes ---
+
+
+@pytest.mark.parametrize("form", [class_features._class_by_class, class_features._at_once])
+@pytest.mark.parametrize("k", [1, 2, 7])
+def test_sums_and_maxima_over_the_classes_in_the_form_of_each_device(form, k):
+    x = np.random.default_rng(k).integers(-9, 9, (k, 50)).astype(np.float32)
+    seen = x > -8
+    floor = jnp.arange(50.0)
+
+    def terms(x, seen):
+        return jnp.where(seen, x, 0), jnp.maximum(x, floor)
+
+    for op, over in ((jnp.add, np.sum), (jnp.maximum, np.max)):
+        first, second = jax.jit(lambda *arrays, op=op: form(op, terms, *arrays))(x, seen)
+        np.testing.assert_array_equal(first, over(np.where(seen, x, 0), axis=0))
+        np.testing.assert_array_equal(second, over(np.maximum(x, np.arange(50)), axis=0))

@@ -14,7 +14,7 @@ from jaxcal import checks
 from jaxcal.calibrators.fit import Fit
 from jaxcal.calibrators.temperature import aligned, optimum
 from jaxcal.losses import log_loss
-from jaxcal.solvers import Own, Shared, log_normalizer, log_softmax, scaled, shifted, softmax_regression, total
+from jaxcal.solvers import Own, Shared, class_losses, log_softmax, scaled, softmax_regression, total
 from jaxcal.status import Status
 
 
@@ -112,12 +112,11 @@ def _fit_lane(features, penalty, masks, logits, labels, weights, u):
     k = logits.shape[-1]
     masked = rows.logits == -jnp.inf
     x = features(rows.logits, masked)
-    base = scaled(rows.logits, u)
+    base = scaled(rows.logits, u).T
     active = rows.ok & ~rows.impossible
     strength = penalty(jnp.where(active, rows.mass, 1), k, rows.logits.dtype)
     found = softmax_regression(base, x, rows.labels, rows.weights, strength, active)
-    gaps = shifted(base + x.predict(found.coefficients))
-    loss = log_normalizer(gaps) - jnp.take_along_axis(gaps, rows.labels[:, None], axis=1)[:, 0]
+    loss = class_losses(base + x.predict(found.coefficients), rows.labels)
     share = rows.weights / jnp.where(active, jnp.sum(rows.weights), 1)
     status = jnp.where(found.identified, Status.CONVERGED, Status.NOT_IDENTIFIED)
     status = jnp.where(found.unbounded, Status.AT_UPPER_BOUND, status)
@@ -156,12 +155,12 @@ def _in_range(logits):
 
 def shared(x):
     """Features of `softmax_regression` that all classes see, `(n, k)` and a constant."""
-    return Shared(jnp.concatenate([x, jnp.ones_like(x[:, :1])], axis=1))
+    return Shared(jnp.concatenate([x.T, jnp.ones_like(x.T[:1])]))
 
 
 def own(x, masked):
-    """For each class its own value and a constant, absent where it is masked."""
-    return Own(jnp.stack([jnp.where(masked, 0, x), jnp.where(masked, 0, jnp.ones_like(x))]))
+    """For each class its own value, `(n, k)`, and a constant, absent where it is masked."""
+    return Own(jnp.stack([jnp.where(masked, 0, x).T, jnp.where(masked, 0, jnp.ones_like(x)).T]))
 
 
 def matrix_from(u, theta):

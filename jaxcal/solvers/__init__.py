@@ -21,6 +21,7 @@ from jaxcal.solvers.softmax import log_softmax as log_softmax
 from jaxcal.solvers.softmax import row_sums as row_sums
 from jaxcal.solvers.softmax import scaled as scaled
 from jaxcal.solvers.softmax import shifted as shifted
+from jaxcal.solvers.softmax_regression import class_losses as class_losses
 from jaxcal.solvers.softmax_regression import softmax_regression as softmax_regression
 from jaxcal.solvers.sort import argsort as argsort
 from jaxcal.solvers.sort import sort as sort
@@ -41,6 +42,7 @@ __all__ = [
     "argsort",
     "bin_rule",
     "bracketed_root",
+    "class_losses",
     "inserted_steps",
     "isotonic_frequencies",
     "isotonic_regression",

@@ -19,6 +19,10 @@ _LONGEST = 1 << 10
 # A fit ends when the predicted decrease, relative to the objective, is at most this many eps: the rounding of its sum.
 _END = 4
 
+# A full step of this reach r lowers the objective by a share of the prediction that is enough: it falls by at least
+# decrease (1 - (exp(r) - r - 1) / r^2), so that its value need not be looked at.
+_SURE = 1.75
+
 # Below this many the sums of two steps cannot be compared, and the step that is safe in theory is taken.
 _HIDDEN = 64
 
@@ -76,6 +80,7 @@ def damped_newton(look: Callable, start: jax.Array, active: jax.Array) -> Descen
         tolerance = jnp.clip(jnp.sqrt(before), 0.01, 0.3)  # as exact as the step deserves
         objective, step, decrease, reach, along = look(point, ridge, tolerance)
         safe = jnp.where(reach > 0, jnp.log1p(reach) / jnp.where(reach > 0, reach, 1), 1)
+        sure = reach <= _SURE
         last, apart = (decrease <= _END * eps * objective) & (ridge == 0), objective <= eps
         hidden = decrease <= _HIDDEN * eps * objective
         late = count >= _ORDINARY
@@ -92,8 +97,8 @@ def damped_newton(look: Callable, start: jax.Array, active: jax.Array) -> Descen
             return jnp.where(better, candidate, t), jnp.where(better, value, lowest), following, longer | shorter
 
         one = jnp.ones((), start.dtype)
-        undecided = ~hidden & ~apart & (safe < 1)
-        t = lax.while_loop(lambda state: state[3], search, (safe, one * jnp.inf, one, undecided))[0]
+        undecided = ~hidden & ~apart & (~sure | late)
+        t = lax.while_loop(lambda state: state[3], search, (jnp.where(sure, 1, safe), one * jnp.inf, one, undecided))[0]
         point = jnp.where(apart | ~jnp.isfinite(decrease), point, point + t * step)
         useful = (t >= 1) | hidden
         less = jnp.where(ridge > eps / 16, ridge / _RIDGE**0.25, 0)

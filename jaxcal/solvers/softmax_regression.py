@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxcal.solvers.class_features import Own, Shared, dot
+from jaxcal.solvers.class_features import Own, Shared, dot, over_classes
 from jaxcal.solvers.lanes import lane_by_lane
 from jaxcal.solvers.newton import Direction, damped_newton
 from jaxcal.solvers.softmax import log_normalizer, shifted
@@ -37,11 +37,13 @@ def softmax_regression(base, features, labels, weights, penalty, active) -> Soft
     min over theta of  sum_i w_i CE(softmax(base_i + theta x_i), y_i) / sum_i w_i + sum_aj penalty_aj theta_aj^2
 
     Args:
-        base: `(n, k)`, finite, or -inf for a class that is masked in its row.
+        base: `(k, n)`, finite, or -inf for a class that is masked in its row.
         features: `Shared` by the classes or `Own` of each; finite.
         labels: `(n,)` in [0, k), none of them masked; weights: `(n,)` >= 0.
         penalty: `(k, d)` >= 0; on the features before the last one all 0, all positive, or 0 on the diagonal.
         active: bool; if False the coefficients are 0.
+
+    Arrays have the rows last, where passes over them are vectorized whatever k.
 
     A vector added to the coefficients of all classes changes nothing: where no penalty decides, they sum to 0 over the
     classes. Features are made uncorrelated first; the reach of a step of `damped_newton` is the largest change of a
@@ -59,11 +61,12 @@ def softmax_regression(base, features, labels, weights, penalty, active) -> Soft
 def _objective(theta, base, features, labels, weights, penalty):
     """In the features as they came."""
     share = weights / jnp.sum(weights)
-    return jnp.sum(share * _losses(base + features.predict(theta), labels)) + jnp.sum(penalty * theta**2)
+    return jnp.sum(share * class_losses(base + features.predict(theta), labels)) + jnp.sum(penalty * theta**2)
 
 
-def _losses(predictor, labels):
-    gaps = shifted(predictor)
+def class_losses(predictor, labels):
+    """Cross-entropy of each row, `(n,)`, at predictors `(k, n)`, differentiable to every order."""
+    gaps = shifted(predictor.T)
     return log_normalizer(gaps) - jnp.take_along_axis(gaps, labels[:, None], axis=1)[:, 0]
 
 
@@ -98,8 +101,8 @@ def _optimum_jvp(primals, tangents):
     fixed = lax.stop_gradient((theta, *data))
     problem = _standardized(*fixed[1:3], labels, *fixed[3:])
     basis, gauge = problem.basis, problem.gauge
-    pair = _probabilities(fixed[1] + fixed[2].predict(fixed[0]))
-    size = _curvature(pair, problem.weights)
+    forecast = _forecast(fixed[1] + fixed[2].predict(fixed[0]), _hot(labels, len(base)))
+    size = _curvature(forecast, problem.weights)
 
     def slope(theta, base, features, weights, penalty):
         return jax.grad(_objective)(theta, base, features, labels, weights, penalty)
@@ -111,7 +114,7 @@ def _optimum_jvp(primals, tangents):
         return _to_basis(basis, curved) + size * gauge * jnp.sum(v, axis=0)
 
     # to all digits that rounding leaves
-    solve = _inverse(problem, pair, 0, 64 * jnp.finfo(base.dtype).eps)
+    solve = _inverse(problem, forecast, 0, 64 * jnp.finfo(base.dtype).eps)
     moved = lax.custom_linear_solve(curve, -_to_basis(basis, change), lambda _, b: solve(b), symmetric=True)
     moved = _centred(_from_basis(basis, moved), gauge)
     return found, (jnp.where(smooth, moved, 0), *(jnp.zeros_like(a) for a in rest))
@@ -147,34 +150,33 @@ def _identified(features, share, penalty, full):
     constant = jnp.all(penalty[:, -1] == 0)
     if isinstance(features, Own):
         x, seen = features.values
-        found = full & _apart(x, share[:, None] * seen, constant)
+        found = full & _apart(x, share * seen, constant)
     else:
-        x = features.values[:, :-1]
+        x = features.values[:-1]
         found = full
-        if x.shape[1] == penalty.shape[0]:
-            own = _apart(x, jnp.broadcast_to(share[:, None], x.shape), constant)
-            found = jnp.where(jnp.all(penalty[:, :-1] == 0), full, own)
+        if x.shape[0] == penalty.shape[0]:
+            apart = lambda: _apart(x, jnp.broadcast_to(share, x.shape), constant)  # noqa: E731
+            found = lax.cond(jnp.all(penalty[:, :-1] == 0), lambda: full, apart)
     return found | jnp.all(penalty > 0)
 
 
 def _apart(x, weight, centred):
-    """Whether no column is 0 and two are no multiples of each other, where their weights `(n, k)` are not 0.
+    """Whether no row is 0 and two are no multiples of each other, where their weights `(k, n)` are not 0.
 
     With `centred` of their deviations from the mean.
     """
     used = weight > 0
-    mass = jnp.sum(weight, axis=0)
-    mean = jnp.where(centred, jnp.sum(weight * x, axis=0) / jnp.where(mass > 0, mass, 1), 0)
-    c = jnp.where(used, x - mean, 0)
+    mass = jnp.sum(weight, axis=1)
+    mean = jnp.where(centred, jnp.sum(weight * x, axis=1) / jnp.where(mass > 0, mass, 1), 0)
+    c = jnp.where(used, x - mean[:, None], 0)
     # what rounding makes of 0: that of the mean, of the differences and of the slope
-    floor = 16 * jnp.finfo(x.dtype).eps * jnp.max(jnp.where(used, jnp.abs(x), 0), axis=0)
-    norm = lambda a: jnp.sqrt(jnp.sum(weight * a**2, axis=0))  # noqa: E731
+    floor = 16 * jnp.finfo(x.dtype).eps * jnp.max(jnp.where(used, jnp.abs(x), 0), axis=1)
+    norm = lambda a: jnp.sqrt(jnp.sum(weight * a**2, axis=1))  # noqa: E731
     largest = jnp.argmax(norm(c))
-    other = jnp.take(c, largest, axis=1)[:, None]
-    square = jnp.sum(weight * other**2, axis=0)
-    slope = jnp.sum(weight * c * other, axis=0) / jnp.where(square > 0, square, 1)
-    both = used & jnp.take(used, largest, axis=1)[:, None]
-    rest = norm(jnp.where(both, c - slope * other, 0))
+    other = c[largest]
+    square = jnp.sum(weight * other**2, axis=1)
+    slope = jnp.sum(weight * c * other, axis=1) / jnp.where(square > 0, square, 1)
+    rest = norm(jnp.where(used & used[largest], c - slope[:, None] * other, 0))
     return jnp.all(norm(c) > floor) & jnp.any(rest > floor)
 
 
@@ -194,15 +196,32 @@ def _to_basis(basis, gradient):
     )
 
 
-def _probabilities(predictor):
-    """p and 1 - p, which of the likeliest class is the sum of the others: separable data end where it has no digits."""
-    gaps = shifted(predictor)
-    size, top = jnp.exp(gaps), gaps == 0
-    others = jnp.sum(jnp.where(top, 0, size), axis=1, keepdims=True)
-    ties = jnp.sum(top, axis=1, keepdims=True, dtype=size.dtype) - 1
-    whole = others + ties + 1
-    p = size / whole
-    return p, jnp.where(top, (others + ties) / whole, 1 - p)
+class _Forecast(NamedTuple):
+    """What a pass over the predictors `(k, n)` gives."""
+
+    p: jax.Array
+    rest: jax.Array  # 1 - p, of the likeliest class the sum of the others: separable data end where it has no digits
+    losses: jax.Array  # (n,)
+
+
+def _forecast(predictor, hot) -> _Forecast:
+    """`hot` marks the labels."""
+    (peak,) = over_classes(jnp.maximum, lambda x: (x,), predictor)
+
+    def terms(x, hot):
+        gap = x - peak
+        top = gap == 0
+        return jnp.where(top, 0, jnp.exp(gap)), top.astype(x.dtype), jnp.where(hot, gap, 0)
+
+    others, ties, own = over_classes(jnp.add, terms, predictor, hot)
+    gaps, whole = predictor - peak, others + ties
+    p = jnp.exp(gaps) / whole
+    rest = jnp.where(gaps == 0, (others + (ties - 1)) / whole, 1 - p)
+    return _Forecast(p, rest, jnp.log(ties) + jnp.log1p(others / ties) - own)
+
+
+def _hot(labels, k):
+    return labels == jnp.arange(k)[:, None]
 
 
 def _quadratic(problem, size, ridge, v):
@@ -212,23 +231,23 @@ def _quadratic(problem, size, ridge, v):
     return _to_basis(problem.basis, 2 * problem.penalty * raw) + held + ridge * size * v
 
 
-def _curvature(pair, share):
+def _curvature(forecast, share):
     """The largest second derivative that a standardized feature can have, the unit of gauge and ridge."""
-    p, rest = pair
-    return jnp.max(dot(share, p * rest))
+    return jnp.max(dot(forecast.p * forecast.rest, share))
 
 
-def _inverse(problem, pair, ridge, tolerance):
-    """A function that solves with the second derivatives of the objective at probabilities p.
+def _inverse(problem, forecast, ridge, tolerance):
+    """A function that solves with the second derivatives of the objective at a forecast.
 
     `ridge` is added to them, as a share of their size.
     """
     k, d = problem.penalty.shape
     features, w = problem.features, problem.weights
-    p, size = pair[0], _curvature(pair, w)
+    p, rest, _ = forecast
+    size = _curvature(forecast, w)
     if k * d <= _DIRECT:
         units = jnp.eye(k * d, dtype=p.dtype).reshape(k * d, k, d)
-        matrix = features.information(*pair, w).reshape(k * d, k * d)
+        matrix = features.information(p, rest, w).reshape(k * d, k * d)
         matrix = matrix + jax.vmap(lambda v: _quadratic(problem, size, ridge, v).reshape(-1))(units)
         scale = jnp.sqrt(jnp.where(jnp.diag(matrix) > 0, jnp.diag(matrix), 1))
         # rounding makes a matrix of this size indefinite by at most this much
@@ -239,12 +258,11 @@ def _inverse(problem, pair, ridge, tolerance):
     def product(v):
         t = features.predict(v)
         t = jnp.where(p > 0, t, 0)
-        return features.collect(w[:, None] * p * (t - jnp.sum(p * t, axis=-1, keepdims=True))) + _quadratic(
-            problem, size, ridge, v
-        )
+        mean = over_classes(jnp.add, lambda p, t: (p * t,), p, t)[0]
+        return features.collect(w * p * (t - mean)) + _quadratic(problem, size, ridge, v)
 
     square = problem.basis**2
-    precondition = features.preconditioner(*pair, w, 2 * _to_basis(square, problem.penalty) + ridge * size)
+    precondition = features.preconditioner(p, rest, w, 2 * _to_basis(square, problem.penalty) + ridge * size)
     return lambda g: _conjugate_gradient(product, precondition, g, tolerance)
 
 
@@ -275,32 +293,31 @@ def _newton(kind, base, values, labels, weights, penalty, active):
     problem = _standardized(base, kind(values), labels, weights, penalty)
     features, w = problem.features, problem.weights
     k, d = penalty.shape
-    open_ = (w > 0)[:, None] & (base > -jnp.inf)
+    hot, open_ = _hot(labels, k), (w > 0) & (base > -jnp.inf)
 
-    def value(theta, predictor):
-        return jnp.sum(w * _losses(predictor, labels)) + jnp.sum(penalty * _from_basis(problem.basis, theta) ** 2)
+    def value(theta, losses):
+        return jnp.sum(w * losses) + jnp.sum(penalty * _from_basis(problem.basis, theta) ** 2)
 
-    def slope(theta, pair):
-        p, rest = pair
-        residual = w[:, None] * jnp.where(labels[:, None] == jnp.arange(k), -rest, p)
+    def slope(theta, forecast):
+        residual = w * jnp.where(hot, -forecast.rest, forecast.p)
         raw = _from_basis(problem.basis, theta)
         return features.collect(residual) + _to_basis(problem.basis, 2 * penalty * raw)
 
     def look(theta, ridge, tolerance):
         predictor = base + features.predict(theta)
-        pair = _probabilities(predictor)
-        gradient = slope(theta, pair)
-        step = -_inverse(problem, pair, ridge, tolerance)(gradient)
+        forecast = _forecast(predictor, hot)
+        gradient = slope(theta, forecast)
+        step = -_inverse(problem, forecast, ridge, tolerance)(gradient)
         change = features.predict(step)
-        high = jnp.max(jnp.where(open_, change, -jnp.inf), axis=1)
-        low = jnp.min(jnp.where(open_, change, jnp.inf), axis=1)
-        reach = jnp.max(jnp.where(w > 0, high - low, 0))
-        along = lambda t: value(theta + t * step, predictor + t * change)  # noqa: E731
-        return Direction(value(theta, predictor), step, -jnp.sum(gradient * step), reach, along)
+        ends = lambda x, seen: (jnp.where(seen, x, -jnp.inf), jnp.where(seen, -x, -jnp.inf))  # noqa: E731
+        high, low = over_classes(jnp.maximum, ends, change, open_)
+        reach = jnp.max(jnp.where(w > 0, high + low, 0))
+        along = lambda t: value(theta + t * step, _forecast(predictor + t * change, hot).losses)  # noqa: E731
+        return Direction(value(theta, forecast.losses), step, -jnp.sum(gradient * step), reach, along)
 
     found = damped_newton(look, jnp.zeros((k, d), base.dtype), active)
     theta = found.point
-    norm = jnp.sqrt(jnp.sum(slope(theta, _probabilities(base + features.predict(theta))) ** 2))
+    norm = jnp.sqrt(jnp.sum(slope(theta, _forecast(base + features.predict(theta), hot)) ** 2))
     flags = jnp.stack([found.converged, found.unbounded, problem.identified]).astype(base.dtype)
     theta = _centred(_from_basis(problem.basis, theta), problem.gauge)
     return theta, norm, found.num_steps.astype(base.dtype), flags

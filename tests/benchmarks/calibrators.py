@@ -4,9 +4,9 @@
         [many_classes]
 
 from the top of the repository; without arguments all sections run, in about three minutes on two cores. It only prints.
-Times are wall-clock, warm, float32, eager calls with x64 off, as a user has them. A peer and ours take turns, resting
-between, for the threads of linear algebra libraries go on spinning after a call. Peers that are not installed are left
-out.
+Times are wall-clock, warm, float32, eager calls with x64 off, as a user has them. A peer and ours take turns of
+a tenth of a second, resting between, for the threads of linear algebra libraries go on spinning after a call. A call on
+its own, whose threads are asleep, takes up to a millisecond longer. Peers that are not installed are left out.
 """
 
 import contextlib

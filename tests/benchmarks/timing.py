@@ -13,6 +13,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+# Seconds that short calls are repeated in a turn.
+_TURN = 0.1
+
 
 class Timing(NamedTuple):
     """Runs of one call."""
@@ -34,13 +37,15 @@ def alternate(calls: Mapping[str, Callable], *, rounds=7, budget=6.0, settle=0.0
     """Time calls in turns: in a round every call runs once, so that a busy moment hits all of them.
 
     Args:
-        calls: name to a function of no arguments, already compiled; what it returns is waited for.
+        calls: name to a function of no arguments, whose first call is not timed; what it returns is waited for.
         rounds: fewest rounds; more are run, up to 301, while they fit into `budget` seconds.
         settle: seconds of rest before each turn, for the threads of the call before it to stop spinning. Calls shorter
-            than a second are then run untimed for a tenth of a second: their own threads have slept, and until they
-            are spread over the cores again a call takes twice as long.
+            than a tenth of a second are then run untimed for that long, for their own threads have slept, and timed
+            as many times in a row as fit into it: a turn counts as the mean.
     """
-    short = {name: once(call)[0] < 1 for name, call in calls.items()}
+    for call in calls.values():
+        once(call)
+    number = {name: max(1, int(_TURN / once(call)[0])) if settle else 1 for name, call in calls.items()}
     taken = {name: [] for name in calls}
     waited = {name: [] for name in calls}
     gc.collect()
@@ -49,12 +54,11 @@ def alternate(calls: Mapping[str, Callable], *, rounds=7, budget=6.0, settle=0.0
         for name, call in calls.items():
             if settle:
                 time.sleep(settle)
-                ready = time.perf_counter() + 0.1
-                while short[name] and time.perf_counter() < ready:
+                for _ in range(number[name] - 1):
                     once(call)
             before = _waiting()
-            taken[name].append(once(call)[0])
-            waited[name].append(_waiting() - before)
+            taken[name].append(sum(once(call)[0] for _ in range(number[name])) / number[name])
+            waited[name].append((_waiting() - before) / number[name])
         done += 1
     return {name: _summary(np.array(taken[name]), np.array(waited[name])) for name in calls}
 
