@@ -1,6 +1,10 @@
-"""Which epoch to keep: offline selection on a whole curve, as an online stopping rule would act."""
+"""Which epoch to keep: as training goes on, or offline on a whole curve; one rule for both."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +12,160 @@ import numpy as np
 from jax import lax
 
 from jaxcal import checks
+from jaxcal.decomposition import decompose
+from jaxcal.losses import ProperLoss, log_loss
+
+_NEVER = np.iinfo(np.int32).max  # patience that no training uses up
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class EarlyStoppingState:
+    """What an early-stopping rule has seen; arrays have the batch shape of `init`, `()` for one training.
+
+    Attributes:
+        best_value: value at the last improvement, inf before the first.
+        best_step: its update, int32, counted from 0; -1 before the first.
+        step: number of updates, int32.
+        waited: updates in a row without an improvement, int32; 0 before the first.
+        patience: how many end the training, int32; the largest int32 for a rule that never does.
+        min_delta: how much smaller counts, in the units of the value.
+        best_params: parameters at the last improvement, those of `init` before the first; None without.
+    """
+
+    best_value: jax.Array
+    best_step: jax.Array
+    step: jax.Array
+    waited: jax.Array
+    patience: jax.Array
+    min_delta: jax.Array
+    best_params: Any
+
+    @property
+    def stopped(self) -> jax.Array:
+        """Whether patience has run out, bool; from then on no update changes what is best."""
+        return self.waited >= self.patience
+
+    @property
+    def improved(self) -> jax.Array:
+        """Whether the last update was an improvement, bool."""
+        return (self.best_step >= 0) & (self.best_step == self.step - 1)
+
+
+def init(
+    params=None, *, patience: int | None = None, min_delta: float = 0.0, batch_shape: tuple[int, ...] = ()
+) -> EarlyStoppingState:
+    """The state before the first epoch.
+
+    Args:
+        params: a pytree whose best version is to be kept (parameters, or parameters and optimizer state), or None. Its
+            arrays are copied, so that a training step may donate its own.
+        patience: epochs without improvement after which the rule stops, >= 1; None never does.
+        min_delta: how much smaller counts, >= 0, in the units of the metric.
+        batch_shape: of trainings side by side, each of which stops for itself; arrays of `params` begin with it. Not
+            needed under `jax.vmap`.
+
+    Returns:
+        `EarlyStoppingState`, a pytree of arrays for `jax.jit`, `jax.lax.scan` and checkpoints.
+    """
+    patience, min_delta = _require_rule(patience, min_delta)
+    full = lambda value, dtype: jnp.full(batch_shape, value, dtype)  # noqa: E731
+    kept = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if _is_array(leaf) else leaf, params)
+    _require_lanes(kept, batch_shape)
+    return EarlyStoppingState(
+        best_value=full(jnp.inf, float),
+        best_step=full(-1, jnp.int32),
+        step=jnp.int32(0),
+        waited=full(0, jnp.int32),
+        patience=jnp.int32(patience),
+        min_delta=jnp.asarray(min_delta, float),
+        best_params=kept,
+    )
+
+
+def refinement(
+    logits,
+    labels,
+    *,
+    weights=None,
+    loss: ProperLoss = log_loss,
+    calibrator: Callable | None = None,
+    folds=None,
+    key=None,
+) -> jax.Array:
+    """Mean loss after calibration, `(...)`: the metric of `update`, and `jaxcal.decompose(...).refinement`.
+
+    Arguments are those of `jaxcal.decompose`; bind options once, before training, with `functools.partial`.
+    """
+    options = {"loss": loss, "calibrator": calibrator, "weights": weights, "folds": folds, "key": key}
+    return decompose(logits, labels, **options).refinement
+
+
+def update(
+    state: EarlyStoppingState, logits, labels, params=None, *, weights=None, metric: Callable = refinement
+) -> EarlyStoppingState:
+    """Judge one more epoch by its validation logits.
+
+    Args:
+        state: of `init` or the update before.
+        logits: `(..., n, k)`, the leading axes those of the state; labels: integers `(..., n)` in [0, k).
+        params: of this epoch, as `init` has them.
+        weights: counts `(..., n)`.
+        metric: `metric(logits, labels, weights=weights)` to the value `(...)`, smaller is better. The default is the
+            refinement after temperature scaling. Others: `jaxcal.risk` for the validation loss,
+            `functools.partial(early_stopping.refinement, folds=5, key=key)`, your own. It is compiled, once if it is
+            the same object in every epoch.
+
+    Returns:
+        The new state. Break where `state.stopped`; keep `state.best_params`.
+
+    A network that has diverged, whose logits are NaN or infinite, is no improvement and raises nothing; labels and
+    weights that are wrong raise `ValueError`. Decisions are those of `jaxcal.select_epoch`. Cost: that of the metric
+    (of the refinement about four log-loss passes) and a copy of the parameters.
+
+    Examples:
+        >>> import jax
+        >>> from jaxcal import early_stopping
+        >>> labels = jax.random.randint(jax.random.key(0), (1000,), 0, 3)
+        >>> noise = jax.random.normal(jax.random.key(1), (1000, 3))
+        >>> state = early_stopping.init({"epoch": 0}, patience=2)
+        >>> for epoch in range(10):  # ever more over-confident, and most informative after epoch 3
+        ...     logits = (epoch + 1.0) * (jax.nn.one_hot(labels, 3) + (0.5 + 0.1 * abs(epoch - 3)) * noise)
+        ...     state = early_stopping.update(state, logits, labels, {"epoch": epoch})
+        ...     if state.stopped:
+        ...         break
+        >>> int(state.step), int(state.best_step), int(state.best_params["epoch"])
+        (6, 3, 3)
+
+    References:
+        Berta, Holzmueller, Jordan and Bach, "Rethinking early stopping: refine, then calibrate", arXiv 2501.19195.
+    """
+    logits = checks.as_logits(logits)
+    labels = checks.as_labels(labels, logits)
+    weights = checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
+    value = _compiled(metric)(logits, labels, weights)
+    if not checks.is_traced(value) and np.isnan(value).all() and np.isfinite(logits).all():
+        metric(logits, labels, weights=weights)  # raises, and says why
+    return update_value(state, value, params)
+
+
+def update_value(state: EarlyStoppingState, value, params=None) -> EarlyStoppingState:
+    """Judge one more epoch by a value that you have, `(...)` as the state; smaller is better. See `update`."""
+    value = checks.as_floats(value, "value")
+    shape = state.best_value.shape
+    if value.shape != shape:
+        raise ValueError(f"value must have the batch shape of the state, {shape}, got {value.shape}")
+    _require_lanes(params, shape)
+    kept, structure = jax.tree.flatten(state.best_params)
+    given, other = jax.tree.flatten(params)
+    if structure != other:
+        raise ValueError(f"params must be a pytree as init has it, {structure}, got {other}")
+    arrays = [i for i, leaf in enumerate(given) if _is_array(leaf)]
+    rule = replace(state, best_params=[kept[i] for i in arrays])
+    new = _update(rule, value, [given[i] for i in arrays])
+    for i, leaf in zip(arrays, new.best_params, strict=True):
+        given[i] = leaf
+    return replace(new, best_params=jax.tree.unflatten(structure, given))
 
 
 def select_epoch(curve, *, patience: int | None = None, min_delta: float = 0.0) -> jax.Array:
@@ -36,32 +194,76 @@ def select_epoch(curve, *, patience: int | None = None, min_delta: float = 0.0) 
     curve = checks.as_floats(curve, "curve")
     if curve.ndim == 0 or curve.shape[-1] == 0:
         raise ValueError(f"curve must have shape (..., epochs) with at least one epoch, got {curve.shape}")
+    patience, min_delta = _require_rule(patience, min_delta)
+    return _scan(curve, jnp.asarray(min_delta, checks.compute_dtype(curve)), jnp.int32(patience))
+
+
+def _require_rule(patience, min_delta):
+    """Patience as an integer, and min_delta, checked."""
     if patience is not None and (
         not isinstance(patience, int | np.integer) or isinstance(patience, bool) or patience < 1
     ):
         raise ValueError(f"patience must be an integer >= 1 or None, got {patience!r}")
     if not checks.is_traced(min_delta) and not (float(min_delta) >= 0 and math.isfinite(float(min_delta))):
         raise ValueError(f"min_delta must be finite and >= 0, got {min_delta}")
-    return _scan(
-        curve, jnp.asarray(min_delta, checks.compute_dtype(curve)), None if patience is None else int(patience)
+    return _NEVER if patience is None else min(int(patience), _NEVER), min_delta
+
+
+def _is_array(leaf) -> bool:
+    """What can be selected: not the functions and names that a model's pytree may hold."""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.dtype.kind not in "OSUMm"
+    return isinstance(leaf, jax.Array | int | float | complex)
+
+
+def _require_lanes(params, batch_shape):
+    for leaf in jax.tree.leaves(params):
+        if batch_shape and _is_array(leaf) and jnp.shape(leaf)[: len(batch_shape)] != tuple(batch_shape):
+            raise ValueError(f"arrays of params must begin with the batch shape {batch_shape}, got {jnp.shape(leaf)}")
+
+
+@lru_cache(maxsize=64)
+def _compiled(metric):
+    return jax.jit(lambda logits, labels, weights: metric(logits, labels, weights=weights))
+
+
+def _advance(best, chosen, waited, epoch, value, patience, min_delta):
+    """The rule, for one value: whether it improves, and the best value, its epoch and the epochs without one since."""
+    improves = (waited < patience) & jnp.isfinite(value) & ((chosen < 0) | (value < best - min_delta))
+    waited = jnp.where(improves, 0, waited + (chosen >= 0))
+    return improves, (jnp.where(improves, value, best), jnp.where(improves, epoch, chosen), waited)
+
+
+@jax.jit
+def _update(state, value, params):
+    dtype = checks.compute_dtype(value)  # that of the curve, so that both decide alike
+    best, chosen, waited = state.best_value, state.best_step, state.waited
+    rule = (best.astype(dtype), chosen, waited, state.step, value.astype(dtype), state.patience)
+    improves, (new, chosen, waited) = _advance(*rule, state.min_delta.astype(dtype))
+
+    def select(kept, given):
+        given = jnp.asarray(given)
+        return jnp.where(improves.reshape(improves.shape + (1,) * (given.ndim - improves.ndim)), given, kept)
+
+    return replace(
+        state,
+        best_value=jnp.where(improves, new.astype(best.dtype), best),
+        best_step=chosen,
+        step=state.step + 1,
+        waited=waited,
+        best_params=jax.tree.map(select, state.best_params, params),
     )
 
 
-@jax.jit(static_argnums=2)
+@jax.jit
 def _scan(curve, min_delta, patience):
-    epochs = curve.shape[-1]
-    limit = epochs if patience is None else patience
     values = jnp.moveaxis(curve.astype(min_delta.dtype), -1, 0)
 
     def step(state, inputs):
-        best, chosen, waited = state
         epoch, value = inputs
-        running = waited < limit
-        improves = running & jnp.isfinite(value) & ((chosen < 0) | (value < best - min_delta))
-        waited = jnp.where(improves, 0, waited + (chosen >= 0))
-        return (jnp.where(improves, value, best), jnp.where(improves, epoch, chosen), waited), None
+        return _advance(*state, epoch, value, patience, min_delta)[1], None
 
     shape = values.shape[1:]
     start = (jnp.full(shape, jnp.inf, values.dtype), jnp.full(shape, -1, jnp.int32), jnp.zeros(shape, jnp.int32))
-    (_, chosen, _), _ = lax.scan(step, start, (jnp.arange(epochs, dtype=jnp.int32), values))
+    (_, chosen, _), _ = lax.scan(step, start, (jnp.arange(curve.shape[-1], dtype=jnp.int32), values))
     return chosen

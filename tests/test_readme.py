@@ -33,8 +33,9 @@ def test_readme_blocks_run_in_order(tmp_path, monkeypatch):
             )
             assert done.returncode == 0, done.stderr
         ran.append(language)
-    assert ran.count("python") == 8 and ran.count("bash") == 1
+    assert ran.count("python") == 9 and ran.count("bash") == 1
     assert (names["by_refinement"] > names["by_risk"]).all()  # what the comments of the example say
+    assert names["state"].stopped and names["fit"].status == 0
     best = names["best"]  # the numbers in the comment of the theory example
     found = [best.lambda_calibration, best.lambda_risk, best.lambda_refinement, best.gain]
     assert [f"{x:.2g}" for x in found] == ["0.07", "0.053", "0.0044", "0.022"]
