@@ -30,7 +30,7 @@ FLOORS = [
     {"calibrators", "cross_fit"},
     {"metrics"},
     {"decomposition", "selection"},
-    {"early_stopping", "bootstrap"},
+    {"early_stopping", "streaming", "bootstrap"},
     {"plots", "sklearn", "cli", "__main__"},
 ]
 FLOOR = {
