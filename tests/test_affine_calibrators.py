@@ -463,6 +463,66 @@ def test_derivatives(name):
         np.testing.assert_allclose(second, difference(1), rtol=1e-6)
 
 
+# --- penalties on some coefficients, columns that other columns make up ---
+
+
+def _penalized_objective(matrix, bias, x, labels, off_diagonal, intercept):
+    """In NumPy and float64."""
+    matrix, bias, x = (np.asarray(a, np.float64) for a in (matrix, bias, x))
+    predictor = x @ matrix.T + bias
+    loss = np.mean(np.log(np.exp(predictor).sum(-1)) - predictor[np.arange(len(labels)), labels])
+    k = len(bias)
+    return loss + off_diagonal * np.mean(matrix[~np.eye(k, dtype=bool)] ** 2) + intercept * np.mean(bias**2)
+
+
+@pytest.mark.parametrize(
+    "column, off_diagonal, intercept",
+    [("sums to 0", 0.0, 10.0), ("sums to 5", 0.0, 10.0), ("constant", 0.01, 0.0), ("constant", 0.0, 0.1)],
+)
+def test_penalties_that_leave_dependent_columns_free(column, off_diagonal, intercept):
+    """Rounding in a column that others make up must not be fitted: the objective is that of SciPy."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 4))
+    y = np.argmax(x + [1, 0, 0, -1] + rng.gumbel(size=x.shape), axis=-1)
+    if column == "constant":
+        x[:, 0] = 3
+    else:
+        x += (float(column[-1]) - x.sum(1, keepdims=True)) / 4
+    x = x.astype(np.float32)
+    fit = jaxcal.fit_matrix_scaling(x, y, off_diagonal=off_diagonal, intercept=intercept)
+    assert fit.status == Status.NOT_IDENTIFIED and abs(fit.matrix).max() < 3
+    np.testing.assert_allclose(fit.risk, jaxcal.risk(fit(x), y), rtol=16 * np.finfo(fit.risk.dtype).eps)
+
+    def objective(theta):
+        return _penalized_objective(theta[:16].reshape(4, 4), theta[16:], x, y, off_diagonal, intercept)
+
+    expected = minimize(objective, np.append(np.eye(4).ravel(), np.zeros(4)), method="BFGS", options={"gtol": 1e-8}).fun
+    found = _penalized_objective(fit.matrix, fit.bias, x, y, off_diagonal, intercept)
+    assert found <= expected * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["a class is missing", "one class dominates", "biases of 150"])
+def test_dirichlet_of_over_confident_classes(kind):
+    """The diagonal is free, and columns of log-probabilities are as small as 1e-70: every lane must be fitted."""
+    rng = np.random.default_rng(0)
+    lanes, n, k = 30, 100, 4
+    z = rng.normal(size=(lanes, n, k))
+    y = np.argmax(z * rng.uniform(0.3, 2, (lanes, 1, 1)) + rng.gumbel(size=z.shape), axis=-1)
+    z = 30 * z
+    if kind == "a class is missing":
+        y = np.where(y == 0, 1 + rng.integers(0, 3, y.shape), y)
+    elif kind == "one class dominates":
+        z[..., 0] += 600
+    else:
+        z += 150 * rng.normal(size=(lanes, 1, k))
+    fit = jaxcal.fit_dirichlet(jnp.asarray(z), y)
+    assert np.all(fit.status <= Status.NOT_IDENTIFIED)
+    frequencies = np.stack([np.bincount(row, minlength=k) for row in y]) / n
+    entropy = -np.sum(frequencies * np.log(np.where(frequencies > 0, frequencies, 1)), axis=-1)
+    assert np.all(fit.risk < entropy + 0.02)  # W = 0 and b = 0.01 log of the frequencies is among the maps
+    np.testing.assert_allclose(fit.risk, jaxcal.risk(fit(jnp.asarray(z)), y), rtol=1e-4)
+
+
 # --- many classes ---
 
 

@@ -63,8 +63,9 @@ def fit_dirichlet(logits, labels, *, weights=None, off_diagonal: float = 1e-3, i
 
     Returns:
         `DirichletFit` over the broadcast of the leading axes. AT_UPPER_BOUND where the loss has no minimum because
-        classes are separable by their own probabilities, which no penalty prevents: some coefficients within a rounding
-        of its infimum. NOT_IDENTIFIED where all rows are equal, or, without penalty, where some log-probability is an
+        classes are separable by their own probabilities, which no penalty prevents, as where a class is missing from
+        the labels: some coefficients whose loss is within about 1e-4 (float32) or 1e-6 (float64) of its infimum,
+        relatively. NOT_IDENTIFIED where all rows are equal, or, without penalty, where some log-probability is an
         affine function of the others: one of the optima. INVALID_INPUT, NaN, for NaN and infinite logits, labels out of
         range and bad weights; an eager call raises `ValueError` if no lane is usable. A probability of 0 is no number
         here: `logits_from_probs(p, floor=...)`.

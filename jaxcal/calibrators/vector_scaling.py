@@ -52,7 +52,8 @@ def fit_vector_scaling(logits, labels, *, weights=None) -> VectorScalingFit:
 
     Returns:
         `VectorScalingFit` over the broadcast of the leading axes. AT_UPPER_BOUND where the loss has no minimum because
-        classes are separable: some coefficients within a rounding of its infimum. NOT_IDENTIFIED where the logit of a
+        classes are separable: some coefficients whose loss is within about 1e-4 (float32) or 1e-6 (float64) of its
+        infimum, relatively. NOT_IDENTIFIED where the logit of a
         class is constant (its factor is 1/T of temperature scaling) or those of all are affine functions of one, as
         (-s, s): one of the optima. IMPOSSIBLE_EVENT, NaN, for a label that is masked. INVALID_INPUT, NaN, for NaN,
         +inf, labels out of range and bad weights; an eager call raises `ValueError` if no lane is usable.

@@ -68,27 +68,39 @@ class Shared(NamedTuple):
         apart = cross * (1 - same)
         return same * jnp.sum(apart, axis=2)[:, :, None, :] - apart
 
-    def standardized(self, w, penalized):
-        """The same features uncorrelated and of variance one, and B, `(d, d)`, with x_new = B' x."""
+    def standardized(self, w, penalty):
+        """The same features of mean 0 and variance one, and B, `(d, d)`, with x_new = B' x.
+
+        They are made uncorrelated, too, but where some coefficients are penalized and others are not: penalties that
+        differ by orders of magnitude would then meet in each coefficient. A direction that is constant up to rounding
+        is 0 in the new features; in B it stays, for a penalty may decide about it. Third, whether there is none.
+        """
         eps = jnp.finfo(w.dtype).eps
         x, d = self.values[:-1], len(self.values)
         mean = jnp.sum(w * x, axis=1)
         centred = jnp.where(w > 0, x - mean[:, None], 0)
         spread = jnp.sqrt(jnp.sum(w * centred**2, axis=1))
-        scale = jnp.where(spread > d * eps * jnp.max(jnp.abs(x), axis=1, initial=0), spread, jnp.inf)
-        unit = centred / scale[:, None]
+        largest = jnp.max(jnp.where(w > 0, jnp.abs(x), 0), axis=1, initial=0)
+        least = jnp.where(
+            jnp.any(penalty > 0), jnp.finfo(w.dtype).tiny ** 0.4, 0
+        )  # a penalty over its square overflows
+        told = spread > jnp.maximum(d * eps * largest, least)
+        scale = jnp.where(told, spread, jnp.where(largest > least, largest, 1))
+        unit = jnp.where(told[:, None], centred / scale[:, None], 0)
         size, axes = jnp.linalg.eigh(dot(unit * w, unit.T))
-        floor = d * eps * jnp.max(size)
-        kept = size > floor
-        # a direction that the data do not tell from rounding is left out, unless a penalty decides about it
-        unit_length = jnp.where(kept, 1 / jnp.sqrt(jnp.maximum(size, floor)), 0)
-        unit_length = jnp.where(penalized & ~kept, 1 / jnp.sqrt(jnp.where(floor > 0, floor, 1)), unit_length)
-        scale = jnp.where(jnp.isinf(scale) & penalized, 1, scale)
-        linear = (axes * unit_length) / scale[:, None]
+        kept = size > d * eps * jnp.max(size)
+        full = jnp.all(kept)
+
+        linear = penalty[:, :-1] > 0
+        mixed = jnp.any(linear) & ~jnp.all(linear)
+        axes, kept = jnp.where(mixed, jnp.eye(d - 1, dtype=w.dtype), axes), jnp.where(mixed, told, kept)
+        linear = axes / jnp.where(kept & ~mixed, jnp.sqrt(jnp.maximum(size, 0)), 1) / scale[:, None]
+        shift = -dot(mean, linear)
+        shift = jnp.where(kept | (jnp.abs(shift) > d * eps * dot(jnp.abs(mean), jnp.abs(linear))), shift, 0)
         basis = jnp.zeros((d, d), w.dtype).at[:-1, :-1].set(linear)
-        basis = basis.at[-1, :-1].set(-dot(mean, linear)).at[-1, -1].set(1)
-        new = jnp.concatenate([dot(linear.T, centred), self.values[-1:]])
-        return Shared(new), basis, jnp.all(kept)
+        basis = basis.at[-1, :-1].set(shift).at[-1, -1].set(1)
+        new = jnp.where(kept[:, None], dot(linear.T, centred), 0)
+        return Shared(jnp.concatenate([new, self.values[-1:]])), basis, full
 
     def preconditioner(self, p, rest, w, ridge):
         """Solves (S (x) I + ridge), S the mean of diag p - p p': the truth for p that do not depend on x."""
@@ -131,7 +143,7 @@ class Own(NamedTuple):
         rows = [[jnp.sum(h * self.values[i] * self.values[j], axis=1) for j in range(d)] for i in range(d)]
         return jnp.stack([jnp.stack(row, axis=-1) for row in rows], axis=-2)
 
-    def standardized(self, w, penalized):
+    def standardized(self, w, penalty):
         eps = jnp.finfo(w.dtype).eps
         x, one = self.values
         weight = w * one
@@ -140,7 +152,7 @@ class Own(NamedTuple):
         centred = jnp.where(weight > 0, x - mean[:, None], 0)
         spread = jnp.sqrt(jnp.sum(weight * centred**2, axis=1))
         kept = spread > 8 * eps * jnp.max(jnp.abs(x), axis=1, initial=0)  # 8: the rounding of mean and differences
-        linear = jnp.where(kept, 1 / jnp.where(kept, spread, 1), jnp.where(penalized, 1.0, 0.0))
+        linear = jnp.where(kept, 1 / jnp.where(kept, spread, 1), jnp.where(jnp.any(penalty > 0), 1.0, 0.0))
         zero = jnp.zeros_like(linear)
         basis = jnp.stack([jnp.stack([linear, zero], -1), jnp.stack([-mean * linear, zero + 1], -1)], -2)
         return Own(jnp.stack([centred * linear[:, None], one])), basis, jnp.all(kept)

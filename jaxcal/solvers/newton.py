@@ -28,7 +28,9 @@ _HIDDEN = 64
 
 # A fit that takes this many steps has directions that go to infinity beside others that do not. Its loss may be tiny
 # and need thousands of steps for digits relative to itself: from here on digits relative to a loss of 0.25 are enough.
-_PATIENCE, _SIZE = 50, 0.25
+# Where predictors still move by much, the loss may crawl to its infimum: seven digits are enough there. After twice as
+# many a ridge that would not go counts no more.
+_PATIENCE, _SIZE, _CRAWL = 50, 0.25, 1e-7
 
 # After a step that had to be shortened the ridge is eps, or this many times what it was; after others it shrinks by the
 # fourth root, to nothing below eps / 16. So it stays near the level where steps are useful, anything from eps to 1.
@@ -71,7 +73,7 @@ def damped_newton(look: Callable, start: jax.Array, active: jax.Array) -> Descen
     with that the logistic losses fall from any start. Where directions that hardly count spoil the step, a ridge stops
     these for a while. Once the predicted decrease is a rounding of the objective a last step follows. Where classes are
     separable the loss has no minimum: it ends within a rounding of the infimum, the last steps longer than Newton's.
-    After 50 steps a predicted decrease of 16 eps ends it, too.
+    After 50 steps a predicted decrease of 16 eps ends it, too, or of 2.5e-8 where it has no minimum.
     """
     eps = jnp.finfo(start.dtype).eps
 
@@ -84,15 +86,17 @@ def damped_newton(look: Callable, start: jax.Array, active: jax.Array) -> Descen
         last, apart = (decrease <= _END * eps * objective) & (ridge == 0), objective <= eps
         hidden = decrease <= _HIDDEN * eps * objective
         late = count >= _ORDINARY
-        last |= (count >= _PATIENCE) & (ridge == 0) & (decrease <= _HIDDEN * eps * jnp.maximum(objective, _SIZE))
+        enough = jnp.where(reach > _STILL_MOVING, max(_HIDDEN * float(eps), _CRAWL), _HIDDEN * eps)
+        tired = (count >= _PATIENCE) & ((ridge == 0) | (count >= 2 * _PATIENCE))
+        last |= tired & (decrease <= enough * jnp.maximum(objective, _SIZE))
 
         def search(state):
             t, lowest, candidate, _ = state
             value = along(candidate)
-            enough = value <= objective - 1e-4 * candidate * decrease  # Armijo's rule with its usual share
-            better = enough & (value < lowest)
+            lower = value <= objective - 1e-4 * candidate * decrease  # Armijo's rule with its usual share
+            better = lower & (value < lowest)
             longer = better & late & (candidate >= 1) & (candidate < _LONGEST)
-            shorter = ~enough & (candidate <= 1) & (candidate / 4 > safe)
+            shorter = ~lower & (candidate <= 1) & (candidate / 4 > safe)
             following = jnp.where(longer, 2 * candidate, candidate / 4)
             return jnp.where(better, candidate, t), jnp.where(better, value, lowest), following, longer | shorter
 

@@ -46,7 +46,7 @@ def softmax_regression(base, features, labels, weights, penalty, active) -> Soft
     Arrays have the rows last, where passes over them are vectorized whatever k.
 
     A vector added to the coefficients of all classes changes nothing: where no penalty decides, they sum to 0 over the
-    classes. Features are made uncorrelated first; the reach of a step of `damped_newton` is the largest change of a
+    classes. Features are standardized first; the reach of a step of `damped_newton` is the largest change of a
     difference of two classes' predictors. The loss of separable classes has no minimum: `unbounded`.
 
     Differentiable in base, features, weights and penalty, to every order (implicit function theorem); the derivatives
@@ -136,7 +136,7 @@ class _Problem(NamedTuple):
 
 def _standardized(base, features, labels, weights, penalty):
     share = weights / jnp.sum(weights)
-    new, basis, full = features.standardized(share, jnp.any(penalty > 0))
+    new, basis, full = features.standardized(share, penalty)
     return _Problem(new, basis, _identified(features, share, penalty, full), share, penalty, _gauge(features, penalty))
 
 
