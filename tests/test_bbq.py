@@ -1,4 +1,7 @@
-"""Bayesian binning into quantiles against bins made one by one in NumPy; test_frequency_fits.py has the contract."""
+"""Bayesian binning into quantiles against bins made one by one in NumPy; test_frequency_fits.py has the contract.
+
+Compilation is what takes time here: data sets are filled up with rows of weight 0 to one size.
+"""
 
 import functools
 
@@ -12,8 +15,9 @@ from scipy.special import gammaln
 import jaxcal
 
 N = 24
-BINS = (1, 2, 3, 5, 7)
+BINS = (1, 2, 3, 4, 5)
 fit_bbq = functools.partial(jaxcal.fit_bbq, num_bins=BINS)
+fit_four = functools.partial(jaxcal.fit_bbq, num_bins=[4], prior_count=50.0)
 
 
 def _logit(p):
@@ -25,6 +29,20 @@ def _data(seed):
     rng = np.random.default_rng(seed)
     score = rng.integers(-8, 9, N) / 4
     return score, (rng.random(N) < 1 / (1 + np.exp(-score))).astype(int), rng.integers(0, 4, N).astype(float)
+
+
+def _filled(score, outcomes):
+    """Arguments of a fit to these rows and absent ones, N in all."""
+    absent = N - len(score)
+    weights = np.append(np.ones(len(score)), np.zeros(absent))
+    score, outcomes = np.append(score, np.full(absent, np.nan)), np.append(outcomes, np.full(absent, -1))
+    return {"score": score, "outcomes": outcomes, "weights": weights}
+
+
+def _at(fit, score, pair=False):
+    """Calibrated `score`, or both log-probabilities, by a call of N scores."""
+    calibrated = (fit.log_probabilities if pair else fit)(np.resize(score, N))
+    return np.asarray(calibrated)[: len(score)]
 
 
 def _by_hand(score, outcomes, new, num_bins, prior_count=2.0):
@@ -52,20 +70,21 @@ def _by_hand(score, outcomes, new, num_bins, prior_count=2.0):
     return np.array(log_scores), posterior / posterior.sum() @ np.array(predictions)
 
 
+TEN = [-7.927324360309796, -7.162996652690781, -10.113851375863373, -9.771952518598141, -8.573590102935883]
+
+
 def test_ten_rows_by_hand(d10, eps):
     """The formulas evaluated in float64; 10 is no multiple of 3 or 4, so the bins are those of numpy.array_split."""
-    score = _logit(np.asarray(d10[0], np.float64))
-    fit = jaxcal.fit_bbq(score, d10[1], num_bins=range(1, 6))
-    expected = [-7.927324360309796, -7.162996652690781, -10.113851375863373, -9.771952518598141, -8.573590102935883]
-    np.testing.assert_allclose(fit.log_scores, expected, rtol=16 * eps)
-    np.testing.assert_allclose(
-        fit(_logit(np.array([0.25, 0.6]))), [0.316901862498247, 0.6629586275367874], rtol=16 * eps
-    )
+    score, outcomes = _logit(np.asarray(d10[0], np.float64)), np.asarray(d10[1])
+    fit = fit_bbq(**_filled(score, outcomes))
+    np.testing.assert_allclose(fit.log_scores, TEN, rtol=16 * eps)
+    expected = [0.316901862498247, 0.6629586275367874]
+    np.testing.assert_allclose(_at(fit, _logit(np.array([0.25, 0.6]))), expected, rtol=16 * eps)
     assert fit.num_bins.tolist() == [1, 2, 3, 4, 5]
     np.testing.assert_allclose(np.sum(fit.posterior), 1, rtol=4 * eps)
-    default = jaxcal.fit_bbq(score, d10[1])
+    default = jaxcal.fit_bbq(score, outcomes)
     assert default.num_bins.tolist() == [1, 2]
-    np.testing.assert_allclose(default.log_scores, expected[:2], rtol=16 * eps)
+    np.testing.assert_allclose(default.log_scores, TEN[:2], rtol=16 * eps)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -78,20 +97,22 @@ def test_ties_and_weights_bin_by_bin(seed, eps):
     np.testing.assert_allclose(fit.log_scores, log_scores, rtol=32 * eps)
     # what the log scores, of size 16, are off by is a relative error of the posterior
     np.testing.assert_allclose(fit(new), predictions, rtol=16 * 32 * eps)
-    np.testing.assert_allclose(np.exp(fit.log_probabilities(new)[:, 0]), 1 - predictions, rtol=16 * 32 * eps)
+    np.testing.assert_allclose(np.exp(_at(fit, new, pair=True)[:, 0]), 1 - predictions, rtol=16 * 32 * eps)
 
 
 def test_strength_of_the_prior(eps):
     score, outcomes, _ = _data(5)
-    fit = fit_bbq(score, outcomes, prior_count=50.0)
-    np.testing.assert_allclose(fit(score), _by_hand(score, outcomes, score, BINS, 50.0)[1], rtol=64 * eps)
+    fit = fit_four(score, outcomes, weights=np.ones(N))
+    log_scores, predictions = _by_hand(score, outcomes, score, [4], 50.0)
+    np.testing.assert_allclose(fit.log_scores, log_scores, rtol=32 * eps)
+    np.testing.assert_allclose(fit(score), predictions, rtol=64 * eps)
 
 
 def test_bins_of_fit_histogram_where_they_divide_the_rows():
     rng = np.random.default_rng(0)
     score, outcomes = rng.normal(size=N), rng.integers(0, 2, N)
-    one = jaxcal.fit_bbq(score, outcomes, num_bins=[6])
-    histogram = jaxcal.fit_histogram(score, outcomes, num_bins=6, bins="mass")
+    one = fit_four(score, outcomes, weights=np.ones(N))
+    histogram = jaxcal.fit_histogram(score, outcomes, num_bins=4, bins="mass")
     np.testing.assert_array_equal(one.edges, histogram.edges[1:-1])
     assert one.posterior.tolist() == [1]
 
@@ -110,27 +131,37 @@ def test_certain_forecasts_and_one_surprise(eps):
     """Midpoints that are no floating-point numbers: alpha = e^-400 N'/B, and one outcome that had it as its odds."""
     score = np.array([-400.0, -400.0, -300.0, -300.0, 300.0, 300.0, 400.0, 400.0])
     outcomes = np.array([0, 1, 0, 0, 1, 1, 1, 1])
-    fit = jaxcal.fit_bbq(score, outcomes, num_bins=[1, 4])
+    fit, many = fit_bbq(**_filled(score, outcomes)), fit_four(**_filled(score, outcomes))
     with mpmath.workdps(400):
         p = [1 / (1 + mpmath.exp(-s)) for s in (-400, -300, 300, 400)]
         edges = [mpmath.mpf(0), *((a + b) / 2 for a, b in zip(p[:-1], p[1:], strict=True)), mpmath.mpf(1)]
-        expected, values = mpmath.mpf(0), []
-        for low, high, ones, zeros in zip(edges[:-1], edges[1:], (1, 0, 2, 2), (1, 2, 0, 0), strict=True):
-            alpha, beta = (low + high) / 4, (2 - low - high) / 4
-            expected += mpmath.log(mpmath.beta(ones + alpha, zeros + beta) / mpmath.beta(alpha, beta))
-            values.append((ones + alpha) / (2 + alpha + beta))
-        single = mpmath.log(mpmath.beta(5 + 1, 3 + 1) / mpmath.beta(1, 1))
+
+        def by_hand(prior):
+            """Log score and values of four bins of two rows."""
+            log_score, values = mpmath.mpf(0), []
+            for low, high, ones, zeros in zip(edges[:-1], edges[1:], (1, 0, 2, 2), (1, 2, 0, 0), strict=True):
+                alpha, beta = (low + high) / 2 * prior, (2 - low - high) / 2 * prior
+                log_score += mpmath.log(mpmath.beta(ones + alpha, zeros + beta) / mpmath.beta(alpha, beta))
+                values.append((ones + alpha) / (2 + alpha + beta))
+            return float(log_score), values
+
+        single = float(mpmath.log(mpmath.beta(5 + 1, 3 + 1) / mpmath.beta(1, 1)))
+        (expected, _), (strong, values) = by_hand(mpmath.mpf(2) / 4), by_hand(mpmath.mpf(50) / 4)
         # sums of logarithms of size 30, those of gamma functions good to a few eps
-        np.testing.assert_allclose(fit.log_scores, [float(single), float(expected)], rtol=4 * eps, atol=8 * 30 * eps)
-        # both binnings, or nearly all of the one without a surprise
-        assert fit.posterior[0] == 1
-        np.testing.assert_allclose(fit(np.array([-500.0, 500.0])), 0.6, rtol=8 * eps)
-    many = jaxcal.fit_bbq(score, outcomes, num_bins=[4])
-    np.testing.assert_allclose(many(score[::2]), [float(v) for v in values], rtol=16 * eps, atol=1e-38)
-    pair = many.log_probabilities(score[::2])
-    np.testing.assert_allclose(np.exp(pair[:, 0]), [float(1 - v) for v in values], rtol=16 * eps, atol=1e-38)
-    infinite = jaxcal.fit_bbq(np.array([-np.inf, -np.inf, np.inf, np.inf]), np.array([0, 1, 1, 1]), num_bins=[2])
-    assert np.isfinite(infinite(np.array([-np.inf, np.inf]))).all()
+        close = functools.partial(np.testing.assert_allclose, rtol=4 * eps, atol=8 * 30 * eps)
+        close(fit.log_scores[np.array([0, 3])], [single, expected])
+        close(many.log_scores, [strong])
+        close = functools.partial(np.testing.assert_allclose, rtol=16 * eps, atol=1e-38)
+        close(_at(many, score[::2]), [float(v) for v in values])
+        close(np.exp(_at(many, score[::2], pair=True)[:, 0]), [float(1 - v) for v in values])
+    # with three copies of the first two rows there is a surprise in all binnings but that of one bin: 3 + 4 ones of 12
+    rows = _filled(score, outcomes)
+    rows["weights"][:2] = 3
+    fit = fit_bbq(**rows)
+    assert fit.posterior[0] == 1
+    np.testing.assert_allclose(_at(fit, np.array([-500.0, 500.0])), (7 + 1) / (12 + 2), rtol=8 * eps)
+    infinite = fit_bbq(**_filled(np.array([-np.inf, -np.inf, np.inf, np.inf]), np.array([0, 1, 1, 1])))
+    assert np.isfinite(_at(infinite, np.array([-np.inf, np.inf]))).all()
 
 
 def test_small_probabilities_keep_their_digits(eps):
@@ -148,18 +179,21 @@ def test_small_probabilities_keep_their_digits(eps):
     np.testing.assert_allclose(fit(score), predictions, rtol=max(16 * 100 * eps, 2e-8))
 
 
-def test_rows_of_weight_0_do_not_change_the_default_bins(eps):
+def test_rows_of_weight_0_do_not_change_the_default_bins(d10, eps):
     """Numbers of bins are chosen by the sum of the weights: padding is as if it were not there."""
     rng = np.random.default_rng(4)
     score, outcomes = rng.normal(size=400), rng.integers(0, 2, 400)
-    weights = np.where(np.arange(400) < 30, 1.0, 0)
-    padded, short = jaxcal.fit_bbq(score, outcomes, weights=weights), jaxcal.fit_bbq(score[:30], outcomes[:30])
+    score[:10], outcomes[:10] = _logit(np.asarray(d10[0], np.float64)), np.asarray(d10[1])
+    padded = jaxcal.fit_bbq(score, outcomes, weights=np.where(np.arange(400) < 10, 1.0, 0))
     used = np.asarray(padded.posterior) > 0
-    np.testing.assert_array_equal(padded.num_bins[used], short.num_bins)
-    np.testing.assert_allclose(padded.posterior[used], short.posterior, rtol=64 * eps)
-    np.testing.assert_allclose(padded(score), short(score), rtol=64 * eps)
+    assert np.asarray(padded.num_bins)[used].tolist() == [1, 2]
+    np.testing.assert_allclose(np.asarray(padded.log_scores)[used], TEN[:2], rtol=64 * eps)
+    posterior = np.exp(np.array(TEN[:2])) / np.exp(TEN[:2]).sum()
+    np.testing.assert_allclose(np.asarray(padded.posterior)[used], posterior, rtol=64 * eps)
+    _, predictions = _by_hand(score[:10], outcomes[:10], score, [1, 2])
+    np.testing.assert_allclose(padded(score), predictions, rtol=64 * eps)
     twice = jaxcal.fit_bbq(score, outcomes, weights=np.full(400, 2.0))  # never more bins than 400 rows have
-    assert twice.num_bins[np.asarray(twice.posterior) > 0].max() <= 74
+    assert np.asarray(twice.num_bins)[np.asarray(twice.posterior) > 0].max() <= 74
 
 
 def test_derivatives_by_weights(x64):
@@ -167,18 +201,24 @@ def test_derivatives_by_weights(x64):
         pytest.skip("finite differences need float64")
     score, outcomes, _ = _data(6)
     rng = np.random.default_rng(7)
-    weights = jnp.asarray(rng.uniform(0.5, 2, N))
-    calibrated = jax.jit(lambda w: fit_bbq(score, outcomes, weights=w)(score))
+    weights, direction = rng.uniform(0.5, 2, N), rng.normal(size=N)
 
-    def differences(f, h=1e-6):
-        return np.stack([(f(weights + h * d) - f(weights - h * d)) / (2 * h) for d in np.eye(N)], -1)
+    @jax.jit
+    def all_of(w):
+        """The calibrated scores, their Jacobians by scores and weights, and their derivative along `direction`."""
+        calibrated = lambda s, w: fit_bbq(s, outcomes, weights=w)(score)  # noqa: E731
+        value, pull = jax.vjp(calibrated, score, w)
+        along = jax.jvp(lambda w: calibrated(score, w), (w,), (jnp.asarray(direction),))[1]
+        return value, *jax.vmap(pull)(jnp.eye(N)), along
 
-    reverse = jax.jit(jax.jacrev(calibrated))(weights)
-    np.testing.assert_allclose(reverse, differences(calibrated), atol=1e-8)
-    direction = jnp.asarray(rng.normal(size=N))
-    np.testing.assert_allclose(jax.jvp(calibrated, (weights,), (direction,))[1], reverse @ direction, atol=1e-13)
-    by_score = jax.grad(lambda s: jnp.sum(fit_bbq(s, outcomes)(score)))(jnp.asarray(score))
-    np.testing.assert_array_equal(by_score, np.zeros(N))
+    h = 1e-6
+    differences = np.stack(
+        [np.subtract(all_of(weights + h * d)[0], all_of(weights - h * d)[0]) / (2 * h) for d in np.eye(N)], -1
+    )
+    _, by_score, reverse, along = all_of(weights)
+    np.testing.assert_allclose(reverse, differences, atol=1e-8)
+    np.testing.assert_allclose(along, reverse @ direction, atol=1e-13)
+    np.testing.assert_array_equal(by_score, np.zeros((N, N)))
 
 
 def test_options():

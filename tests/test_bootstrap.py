@@ -23,6 +23,7 @@ RNG = np.random.default_rng(0)
 X = RNG.exponential(size=40).astype(np.float32)
 EPS = float(np.finfo(np.float32).eps)  # of the results: the data are float32 in every run
 COUNTS = RNG.integers(0, 4, 40)
+counts_of = jax.jit(draw, static_argnums=1)  # in whole numbers and float32 whatever the precision
 # Every public function that returns a `TestResult`.
 TESTS = [
     function
@@ -79,12 +80,13 @@ def _fits(observed, expected):
     return np.sum((observed - expected) ** 2 / expected) < chi2.ppf(1 - 1e-6, len(expected) - 1)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("count", [None, (1, 1, 1), (2, 0, 1), (1, 2, 2)])
 def test_counts_of_three_rows_have_the_multinomial_law(count):
     number = 40_000
     base = (1, 1, 1) if count is None else count
     total = sum(base)
-    drawn = np.asarray(draw(_words(number), 3, None if count is None else jnp.asarray(count, jnp.int32)))
+    drawn = np.asarray(counts_of(_words(number), 3, None if count is None else jnp.asarray(count, jnp.int32)))
     assert (drawn.sum(1) == total).all() and drawn.dtype == np.int32
     places = [c for c in itertools.product(range(total + 1), repeat=3) if sum(c) == total]
     law = multinomial.pmf(places, total, np.array(base) / total)
@@ -93,12 +95,13 @@ def test_counts_of_three_rows_have_the_multinomial_law(count):
     assert _fits(np.array(seen)[possible], law[possible] * number) and sum(np.array(seen)[possible]) == number
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("count", [None, 1, 2, 30], ids=str)
 def test_counts_of_many_rows_have_the_multinomial_law(count):
     """One row and the first third of 300 rows are binomial; the two are compared with the exact law by chi-square."""
     n, number = 300, 2000
     total = n * (count or 1)
-    drawn = np.asarray(draw(_words(number, 1), n, None if count is None else jnp.full(n, count, jnp.int32)))
+    drawn = np.asarray(counts_of(_words(number, 1), n, None if count is None else jnp.full(n, count, jnp.int32)))
     assert (drawn.sum(1) == total).all()
     z = (drawn[:, :100].sum(1) - total / 3) / math.sqrt(total * 2 / 9)
     assert abs(z.mean()) < 5 / math.sqrt(number) and abs(z.var() - 1) < 5 * math.sqrt(2 / number)
@@ -113,11 +116,12 @@ def test_counts_of_many_rows_have_the_multinomial_law(count):
         assert _fits([*observed[:5], observed[5:].sum()], expected)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("count", [(20_000, 60_000), (10**8, 10**8), (5 * 10**8, 3)], ids=str)
 def test_heavy_counts_have_the_right_variance(count):
     """Two rows are binomial."""
     number, total = 4000, sum(count)
-    drawn = np.asarray(draw(_words(number, 3), 2, jnp.asarray(count, jnp.int32)))
+    drawn = np.asarray(counts_of(_words(number, 3), 2, jnp.asarray(count, jnp.int32)))
     assert (drawn.sum(1, dtype=np.int64) == total).all() and (drawn >= 0).all()
     share = count[1] / total
     scale = math.sqrt(total * share * (1 - share))
@@ -127,6 +131,7 @@ def test_heavy_counts_have_the_right_variance(count):
     assert abs(z.var() - 1) < 5 * math.sqrt((kurtosis - 1) / number)
 
 
+@pytest.mark.once
 def test_a_lane_with_too_many_starts_from_nothing(monkeypatch):
     """With a margin of 0 half of the Poisson totals are too large, and the law must not notice."""
     from jaxcal import resampling
@@ -181,6 +186,7 @@ def test_ends_are_those_of_the_draws(method):
     assert result.num_failed == 0 and result.draws.shape == (499,)
 
 
+@pytest.mark.once
 def test_the_draws_have_the_mean_and_variance_of_the_bootstrap():
     """Of a mean both are known: the sample mean, and the sample variance over n."""
     result = jaxcal.bootstrap(mean, KEY, X, num_resamples=20_000)
@@ -188,6 +194,7 @@ def test_the_draws_have_the_mean_and_variance_of_the_bootstrap():
     assert abs(z.mean()) < 5 / math.sqrt(20_000) and abs(z.var() - 1) < 0.06
 
 
+@pytest.mark.once
 def test_whole_weights_are_repeated_rows():
     """Same law: mean and variance of the draws are those of the repeated rows, sum(weights) of them."""
     repeated = np.repeat(X, COUNTS)
@@ -257,6 +264,7 @@ def temperature(logits, labels, weights):
     return jaxcal.fit_temperature(logits, labels, weights=weights).temperature
 
 
+@pytest.mark.once
 def test_a_temperature_and_its_standard_error():
     """The sandwich formula for the standard error of T, computed in NumPy at the fit."""
     z = np.asarray(2.0 * jax.random.normal(jax.random.key(1), (1000, 3)))
@@ -288,6 +296,7 @@ def test_leading_axes_share_their_draws_and_blocks_change_nothing(monkeypatch):
     np.testing.assert_allclose(again[1], difference, atol=64 * EPS)
 
 
+@pytest.mark.once
 def test_groups_of_rows_for_the_jackknife():
     """The acceleration of a mean is skewness / (6 sqrt n); the ends differ from it by the noise of the groups."""
     x = np.random.default_rng(1).exponential(size=3000).astype(np.float32)

@@ -1,4 +1,7 @@
-"""What every metric of a binary event promises: one trace a shape, lanes, weights as counts, dtypes, bad input."""
+"""What every metric of a binary event promises: one trace a shape, lanes, weights as counts, dtypes, bad input.
+
+Compilation is what takes time here: of every metric few programs are made, of two lanes where one would do.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,7 +18,8 @@ RNG = np.random.default_rng(7)
 # two lanes with ties, no score on a bin edge of 5 bins
 P = np.array([RNG.choice([0.07, 0.13, 0.31, 0.33, 0.55, 0.71, 0.88, 0.93], N) for _ in range(2)]).astype(np.float32)
 Y = (RNG.random((2, N)) < 0.5).astype(np.int32)
-COUNTS = np.stack([RNG.permutation([0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 3, 3]) for _ in range(2)])  # 16 rows a lane
+COUNTS = np.array([0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3])  # N rows a lane, whose calibration line exists
+COUNTS = np.random.default_rng(0).permuted(np.stack([COUNTS] * 2), axis=1)
 
 
 class Metric(NamedTuple):
@@ -132,10 +136,9 @@ def test_lanes_jit_and_vmap_give_what_one_call_gives(metric):
     @jax.jit
     def compiled(p, y):
         traces.append(1)
-        return metric.call(p, y)
+        return jax.vmap(metric.call)(p, y)
 
-    for value in (compiled(P, Y), jax.vmap(metric.call)(P, Y)):
-        assert_close(value, together, metric)
+    assert_close(compiled(P, Y), together, metric)
     assert_close([metric.call(p, y) for p, y in zip(P, Y, strict=True)], together, metric)
     assert_close(compiled(P[::-1], Y[::-1])[::-1], together, metric)
     assert len(traces) == 1  # one for each shape
@@ -155,7 +158,7 @@ def test_dtypes(metric, x64):
         assert wide.dtype == jnp.float64
         assert_close(value, wide, metric, np.float32)
         return
-    assert metric.call(jnp.asarray(P, jnp.float16), Y).dtype == jnp.float32
+    assert jax.eval_shape(metric.call, jnp.asarray(P, jnp.float16), Y).dtype == jnp.float32
 
 
 @once
@@ -165,9 +168,16 @@ def test_outcomes_of_any_dtype():
         np.testing.assert_array_equal(jaxcal.rank_ece(P, outcomes), jaxcal.rank_ece(P, Y))
 
 
+@once
+def test_many_data_sets_share_one_set_of_weights():
+    """All metrics align them in one place."""
+    shared, repeated = (jaxcal.rank_ece(P, Y, weights=w) for w in (COUNTS[0], COUNTS[[0, 0]]))
+    np.testing.assert_allclose(shared, repeated, rtol=4 * np.finfo(np.float32).eps)
+
+
 @metrics
 def test_weights_are_counts(metric):
-    repeated = [metric.call(np.repeat(p, c), np.repeat(y, c)) for p, y, c in zip(P, Y, COUNTS, strict=True)]
+    repeated = metric.call(*(np.stack([*map(np.repeat, a, COUNTS)]) for a in (P, Y)))
     counted = metric.call(P, Y, weights=COUNTS)
     assert jnp.isfinite(counted).all()  # two NaN would count as equal
     assert_close(counted, repeated, metric)
@@ -176,25 +186,18 @@ def test_weights_are_counts(metric):
 
 @once
 @families
-def test_a_row_of_weight_0_is_absent_whatever_it_holds(metric):
-    p, y, w = P[0].copy(), Y[0].copy(), COUNTS[0].copy()
-    value = metric.call(p, y, weights=w)
-    p[w == 0], y[w == 0] = np.nan, -1
-    assert (w == 0).any()
-    assert_close(metric.call(p, y, weights=w), value, metric)
-    if metric.differentiable:
-        slope = jax.grad(lambda p: metric.call(p, jnp.asarray(y), weights=w))(jnp.asarray(p))
-        assert jnp.isfinite(slope).all() and (slope[w == 0] == 0).all()
-
-
-@once
-@families
-def test_many_weights_share_one_data_set(metric):
-    value = metric.call(P[0], Y[0], weights=COUNTS)
-    assert_close(value, [metric.call(P[0], Y[0], weights=c) for c in COUNTS], metric)
+def test_many_weights_share_one_data_set_and_rows_of_weight_0_are_absent_whatever_they_hold(metric):
+    absent = COUNTS[0] == 0
+    weights = np.where(absent, 0, [COUNTS[0], COUNTS[0] ** 2])
+    value = metric.call(P[0], Y[0], weights=weights)
+    assert jnp.isfinite(value).all()
+    assert_close(value, metric.call(P[[0, 0]], Y[[0, 0]], weights=weights), metric)
+    p, y = np.where(absent, np.nan, P[0]), np.where(absent, -1, Y[0])
+    assert absent.any()
+    assert_close(metric.call(p, y, weights=weights), value, metric)
     if metric.differentiable:  # the slope of one data set under many weights is the sum over them
-        slope = jax.grad(lambda p: metric.call(p, Y[0], weights=COUNTS).sum())(jnp.asarray(P[0]))
-        assert slope.shape == (N,) and jnp.isfinite(slope).all()
+        slope = jax.grad(lambda p: metric.call(p, jnp.asarray(y), weights=weights).sum())(jnp.asarray(p))
+        assert slope.shape == (N,) and jnp.isfinite(slope).all() and (slope[absent] == 0).all()
 
 
 @once
@@ -217,10 +220,11 @@ def test_bad_weights(metric):
         w = np.ones((2, N))
         w[0, 3] = bad
         assert jnp.isnan(metric.call(P, Y, weights=w)).tolist() == [True, False]
+        w[1, 5] = bad
         with pytest.raises(ValueError, match="weights must be finite and >= 0"):
-            metric.call(P[0], Y[0], weights=w[0])
+            metric.call(P, Y, weights=w)
     with pytest.raises(ValueError, match="weights are all zero"):
-        metric.call(P, Y, weights=np.zeros(N))
+        metric.call(P, Y, weights=np.zeros((2, N)))
 
 
 @once
@@ -262,17 +266,33 @@ def test_derivatives_are_those_of_the_values(metric, x64):
         pytest.skip("finite differences need float64")
     p = np.sort(np.random.default_rng(11).uniform(0.03, 0.97, N)).round(3)
     assert np.diff(p).min() > 5e-4
-    p, y, h = jnp.asarray(p), jnp.asarray(Y[0]), 1e-6
-    w = jnp.asarray(COUNTS[0] + 1.0).at[0].add(1)  # 29 rows: no edge of equal-mass bins falls between two of them
-    functions = [(lambda x: metric.call(x, y, weights=w), p)]
-    if not metric.variant:
-        functions.append((lambda x: metric.call(x, y), p))
-    if metric.differentiable != "p":
-        functions.append((lambda x: metric.call(p, y, weights=x), w))
-    for f, x in functions:
-        slope = jax.grad(f)(x)
-        differences = [(f(x.at[i].add(h)) - f(x.at[i].add(-h))) / (2 * h) for i in range(N)]
+    w = COUNTS[0] + 1.0
+    w[0] += 5  # 29 rows: no edge of equal-mass bins falls between two of them
+    y, direction = jnp.asarray(Y[0]), jnp.cos(jnp.arange(N))
+    by = (0, 1) if metric.differentiable != "p" else (0,)
+
+    @jax.jit
+    def all_of(p, w):
+        """Values and slopes with weights and, of a family, without; last the derivative along `direction`."""
+        weighted = lambda p, w: metric.call(p, y, weights=w)  # noqa: E731
+        value, slopes = jax.value_and_grad(weighted, by)(p, w)
+        found = [(value, slope) for slope in slopes]
+        if metric.variant:
+            return found, None
+        plain = jax.value_and_grad(lambda p: metric.call(p, y))(p)
+        if len(by) == 2:
+            return [*found, plain], jax.jvp(lambda w: weighted(p, w), (w,), (direction,))[1]
+        return [*found, plain], jax.jvp(lambda p: metric.call(p, y), (p,), (direction,))[1]
+
+    found, along = all_of(p, w)
+    h, steps = 1e-6, 1e-6 * np.eye(N)
+    of_p, of_w = (
+        [(all_of(*at(s))[0], all_of(*at(-s))[0]) for s in steps] for at in (lambda s: (p + s, w), lambda s: (p, w + s))
+    )
+    for k, (_, slope) in enumerate(found):
+        ends = of_w if k == 1 and len(by) == 2 else of_p
+        differences = [(above[k][0] - below[k][0]) / (2 * h) for above, below in ends]
         np.testing.assert_allclose(slope, differences, rtol=1e-6, atol=1e-7)
-    if not metric.variant:  # forward as reverse
-        direction = jnp.cos(jnp.arange(N))
-        np.testing.assert_allclose(jax.jvp(f, (x,), (direction,))[1], slope @ direction, rtol=1e-9, atol=1e-12)
+    if along is not None:  # forward as reverse
+        slope = found[-2 if len(by) == 2 else -1][1]
+        np.testing.assert_allclose(along, slope @ direction, rtol=1e-9, atol=1e-12)
