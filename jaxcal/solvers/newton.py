@@ -12,9 +12,9 @@ from jax import lax
 _MAX_STEPS = 200
 
 # A fit that takes more steps may have its optimum at infinity, where a penalty can make Newton's steps ever shorter: it
-# tries steps up to 2^10 times as long, which cost others nothing.
+# tries steps up to 2^30 times as long, which cost others nothing.
 _ORDINARY = 15
-_LONGEST = 1 << 10
+_LONGEST = 1 << 30
 
 # A fit ends when the predicted decrease, relative to the objective, is at most this many eps: the rounding of its sum.
 _END = 4
