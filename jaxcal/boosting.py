@@ -1,0 +1,215 @@
+"""Boosted trees round by round: logits of every prefix of an ensemble, its decomposition, and metrics to stop on."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcal.decomposition import Decomposition, decompose
+from jaxcal.early_stopping import refinement
+from jaxcal.losses import ProperLoss, log_loss
+
+# Numbers of the logits that are decomposed at once: 64 MB in float32.
+_BLOCK = 1 << 24
+
+# Single precision, in which boosters compute probabilities, has none between this far from 1 and 1.
+_FLOOR = 2.0**-24
+
+_SCIKIT_LEARN = ("HistGradientBoostingClassifier", "GradientBoostingClassifier")
+
+
+def staged_logits(model, X) -> Iterator[np.ndarray]:
+    """Logits `(n, k)`, float32, of the ensemble after each round, in the order of the rounds.
+
+    Args:
+        model: a fitted classifier of XGBoost (`XGBClassifier` or a `Booster` of trees), LightGBM (`LGBMClassifier` or
+            `Booster`) or scikit-learn (`HistGradientBoostingClassifier`, `GradientBoostingClassifier`), with two
+            classes or a softmax over more. DART and random forests, whose earlier trees change with later ones, raise.
+        X: features as the model takes them; for a `Booster` of XGBoost also a `DMatrix`.
+
+    Every tree is evaluated once: all rounds together cost about one prediction of the whole ensemble. Margins of two
+    classes are the log-odds of the second one and become `[0, margin]`.
+
+    Examples:
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.ensemble import GradientBoostingClassifier
+        >>> from jaxcal import boosting
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = GradientBoostingClassifier(n_estimators=5, random_state=0).fit(X, y)
+        >>> [logits.shape for logits in boosting.staged_logits(model, X)]
+        [(150, 3), (150, 3), (150, 3), (150, 3), (150, 3)]
+    """
+    package = type(model).__module__.partition(".")[0]
+    if package == "xgboost":
+        margins = _xgboost_margins(model, X)
+    elif package == "lightgbm":
+        margins = _lightgbm_margins(model, X)
+    elif package == "sklearn" and type(model).__name__ in _SCIKIT_LEARN:
+        margins = model.staged_decision_function(X)
+    else:
+        raise TypeError(
+            f"model must be a fitted classifier of XGBoost, LightGBM or scikit-learn's gradient boosting, got {model!r}"
+        )
+    for margin in margins:
+        margin = np.asarray(margin, np.float32)
+        if margin.ndim == 1 or margin.shape[1] == 1:
+            margin = margin.reshape(-1, 1) * np.array([0, 1], np.float32)
+        yield margin
+
+
+def decompose_rounds(
+    model,
+    X,
+    y,
+    *,
+    weights=None,
+    loss: ProperLoss = log_loss,
+    calibrator: Callable | None = None,
+    folds: int | None = None,
+    key=None,
+) -> Decomposition:
+    """Risk, calibration and refinement of a boosted ensemble after each round; every field is `(rounds,)`.
+
+    Args:
+        model, X: as for `staged_logits`.
+        y: classes `(n,)` of the rows, as the model knows them (`model.classes_`), or integers in [0, k) for a bare
+            `Booster`.
+        weights: counts `(n,)`.
+        loss, calibrator, folds, key: as for `jaxcal.decompose`.
+
+    Returns:
+        `jaxcal.Decomposition` with the rounds as its only batch axis. Keep the first
+        `jaxcal.select_epoch(parts.refinement) + 1` rounds.
+
+    Cost: about one prediction of the whole ensemble, and of the decomposition of all rounds.
+    """
+    labels = _class_numbers(model, y)
+    options = {"loss": loss, "calibrator": calibrator, "weights": weights, "folds": folds, "key": key}
+    block, parts = [], []
+
+    def finish():
+        if block:
+            full = block + [block[-1]] * (size - len(block))  # one shape, one compilation
+            found = decompose(np.stack(full), labels, **options)
+            parts.append(jax.tree.map(lambda a: a[: len(block)], found))
+            block.clear()
+
+    size = 1
+    for logits in staged_logits(model, X):
+        size = max(1, _BLOCK // logits.size)
+        block.append(logits)
+        if len(block) == size:
+            finish()
+    if not parts:
+        size = len(block)
+    finish()
+    return jax.tree.map(lambda *a: jnp.concatenate(a), *parts)
+
+
+def refinement_curve(model, X, y, **options) -> jax.Array:
+    """Refinement of a boosted ensemble after each round, `(rounds,)`; arguments are those of `decompose_rounds`.
+
+    Examples:
+        >>> from sklearn.datasets import make_classification
+        >>> from sklearn.ensemble import HistGradientBoostingClassifier
+        >>> import jaxcal
+        >>> from jaxcal import boosting
+        >>> X, y = make_classification(2000, 20, n_informative=3, flip_y=0.2, random_state=0)
+        >>> model = HistGradientBoostingClassifier(max_iter=100, early_stopping=False, random_state=0)
+        >>> model = model.fit(X[:1000], y[:1000])
+        >>> parts = boosting.decompose_rounds(model, X[1000:], y[1000:])
+        >>> bool(jaxcal.select_epoch(parts.risk) <= jaxcal.select_epoch(parts.refinement))
+        True
+    """
+    return decompose_rounds(model, X, y, **options).refinement
+
+
+def refinement_metric(y_true, y_pred, sample_weight=None) -> float:
+    """Refinement of validation forecasts, for `XGBClassifier(eval_metric=refinement_metric, ...)`.
+
+    Args:
+        y_true: integers `(n,)` in [0, k).
+        y_pred: probabilities, `(n, k)`, or `(n,)` of class 1. In single precision the largest below 1 is 1 - 2^-24:
+            what is nearer to 0 or 1 is moved to that distance.
+        sample_weight: counts `(n,)`.
+
+    Returns:
+        Log loss after temperature scaling, smaller is better; NaN where it does not exist.
+
+    With `xgboost.train` pass `custom_metric=lambda p, d: ("refinement", refinement_metric(d.get_label(), p))`.
+    """
+    p = np.asarray(y_pred)
+    p = np.stack([1 - p, p], axis=-1) if p.ndim == 1 else p
+    logits = np.log(np.clip(p, _FLOOR, 1)).astype(np.float32)
+    labels = np.asarray(y_true).astype(np.int32)
+    weights = None if sample_weight is None else np.asarray(sample_weight, np.float32)
+    return float(_refinement(logits, labels, weights))
+
+
+def lightgbm_metric(y_true, y_pred, weight=None) -> tuple[str, float, bool]:
+    """`refinement_metric` for `LGBMClassifier(metric="none").fit(..., eval_metric=lightgbm_metric)`."""
+    return "refinement", refinement_metric(y_true, y_pred, weight), False
+
+
+def refinement_scorer(estimator, X, y) -> float:
+    """Minus the refinement of a fitted classifier's forecasts, larger is better, as scikit-learn's scorers are.
+
+    For `HistGradientBoostingClassifier(early_stopping=True, scoring=refinement_scorer)`, `GridSearchCV(...,
+    scoring=refinement_scorer)`, or as the value of an objective of Optuna.
+    """
+    return -refinement_metric(_class_numbers(estimator, y), estimator.predict_proba(X))
+
+
+@jax.jit
+def _refinement(logits, labels, weights):
+    return refinement(logits, labels, weights=weights)
+
+
+def _class_numbers(model, y) -> np.ndarray:
+    y = np.asarray(y)
+    classes = getattr(model, "classes_", None)
+    if classes is None:
+        return y.astype(np.int32) if y.dtype.kind in "iufb" else y
+    numbers = np.searchsorted(classes, y)
+    classes = np.asarray(classes)
+    known = classes[np.minimum(numbers, len(classes) - 1)] == y
+    if not known.all():
+        raise ValueError(f"y holds {y[~known].tolist()[0]!r}, which is none of the classes {classes.tolist()}")
+    return numbers
+
+
+def _xgboost_margins(model, X):
+    import xgboost
+
+    booster = model if isinstance(model, xgboost.Booster) else model.get_booster()
+    kind = json.loads(booster.save_config())["learner"]["gradient_booster"]["name"]
+    if kind != "gbtree":
+        raise ValueError(f"rounds of a booster {kind!r} are no prefixes of the ensemble; gbtree's are")
+    if not isinstance(X, xgboost.DMatrix):
+        options = {} if model is booster else {"missing": model.missing, "enable_categorical": model.enable_categorical}
+        X = xgboost.DMatrix(X, **options)
+
+    def margin(first, last):
+        return booster.predict(X, output_margin=True, iteration_range=(first, last)).astype(np.float64)
+
+    rounds = booster.num_boosted_rounds()
+    total = margin(0, 1)
+    yield total
+    if rounds > 1:
+        base = total + margin(1, 2) - margin(0, 2)  # every margin has the base score in it
+    for i in range(1, rounds):
+        total = total + (margin(i, i + 1) - base)
+        yield total
+
+
+def _lightgbm_margins(model, X):
+    booster = getattr(model, "booster_", model)
+    text = booster.model_to_string(num_iteration=1)
+    if "average_output" in text.partition("Tree=")[0] or booster.params.get("boosting", "") == "dart":
+        raise ValueError("rounds of random forests and DART are no prefixes of the ensemble")
+    total = 0.0
+    for i in range(booster.current_iteration()):
+        total = total + booster.predict(X, start_iteration=i, num_iteration=1, raw_score=True)
+        yield total

@@ -1,0 +1,171 @@
+"""Boosting round by round, against the packages' own predictions from the first trees."""
+
+import jax
+import numpy as np
+import pytest
+from sklearn.datasets import make_classification
+from sklearn.ensemble import AdaBoostClassifier, GradientBoostingClassifier, HistGradientBoostingClassifier
+from sklearn.model_selection import GridSearchCV
+
+import jaxcal
+from jaxcal import boosting
+
+ROUNDS = 12
+NAMES = np.array(["ant", "bee", "cat"])
+
+
+def _data(k, n=400):
+    X, y = make_classification(n, 10, n_informative=5, n_classes=k, flip_y=0.2, random_state=0)
+    return X[: n // 2], y[: n // 2], X[n // 2 :], y[n // 2 :]
+
+
+def _xgboost(k):
+    xgboost = pytest.importorskip("xgboost", reason="needs xgboost")
+    X, y, *_ = _data(k)
+    model = xgboost.XGBClassifier(n_estimators=ROUNDS, base_score=0.3 if k == 2 else None, n_jobs=1).fit(X, y)
+    return model, lambda X, i: model.predict(X, output_margin=True, iteration_range=(0, i))
+
+
+def _lightgbm(k):
+    lightgbm = pytest.importorskip("lightgbm", reason="needs lightgbm")
+    X, y, *_ = _data(k)
+    model = lightgbm.LGBMClassifier(n_estimators=ROUNDS, n_jobs=1, verbose=-1).fit(X, y)
+    return model, lambda X, i: model.predict(X, raw_score=True, num_iteration=i)
+
+
+def _histogram(k):
+    X, y, *_ = _data(k)
+    model = HistGradientBoostingClassifier(max_iter=ROUNDS, early_stopping=False).fit(X, NAMES[y])
+    return model, lambda X, i: list(model.staged_decision_function(X))[i - 1]
+
+
+def _gradient(k):
+    X, y, *_ = _data(k)
+    model = GradientBoostingClassifier(n_estimators=ROUNDS).fit(X, NAMES[y])
+    return model, lambda X, i: list(model.staged_decision_function(X))[i - 1]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("train", [_xgboost, _lightgbm, _histogram, _gradient])
+def test_every_round_is_the_package_s_own_prefix(train, k):
+    model, prefix = train(k)
+    _, _, X, y = _data(k)
+    stages = np.stack(list(boosting.staged_logits(model, X)))
+    assert stages.shape == (ROUNDS, len(X), k) and stages.dtype == np.float32
+    for i in (1, 2, ROUNDS):
+        margin = np.asarray(prefix(X, i))
+        expected = np.stack([0 * margin.ravel(), margin.ravel()], axis=-1) if k == 2 else margin
+        np.testing.assert_allclose(stages[i - 1], expected, rtol=1e-5, atol=1e-5)
+
+    labels = y if model.classes_.dtype.kind == "i" else NAMES[y]
+    expected = jaxcal.decompose(stages, y)
+    found = boosting.decompose_rounds(model, X, labels)
+    np.testing.assert_allclose(found.refinement, expected.refinement, rtol=1e-6)
+    np.testing.assert_allclose(found.fit.temperature, expected.fit.temperature, rtol=1e-5)
+    np.testing.assert_allclose(boosting.refinement_curve(model, X, labels), expected.refinement, rtol=1e-6)
+
+
+@pytest.mark.once
+def test_blocks_of_rounds_weights_and_folds(monkeypatch):
+    model, _ = _gradient(3)
+    _, _, X, y = _data(3)
+    weights = np.arange(len(y)) % 3
+    key = jax.random.key(0)
+    stages = np.stack(list(boosting.staged_logits(model, X)))
+    expected = jaxcal.decompose(stages, y, weights=weights, folds=4, key=key)
+    monkeypatch.setattr(boosting, "_BLOCK", 5 * stages[0].size)  # 5 + 5 + 2
+    found = boosting.decompose_rounds(model, X, NAMES[y], weights=weights, folds=4, key=key)
+    for field in ("risk", "refinement", "uncertainty", "status"):
+        np.testing.assert_allclose(getattr(found, field), getattr(expected, field), rtol=1e-6)
+
+
+def test_metric_of_probabilities():
+    _, _, X, y = _data(3)
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), len(y)).astype(np.float32)
+    weights = np.arange(len(y)) % 3
+    expected = jaxcal.decompose(np.log(p), y, weights=weights).refinement
+    np.testing.assert_allclose(
+        boosting.refinement_metric(y.astype(float), p, sample_weight=weights), expected, rtol=1e-5
+    )
+    two = (y > 0).astype(float)
+    logits = np.log(np.stack([p[:, 0], 1 - p[:, 0]], axis=-1))
+    expected = jaxcal.decompose(logits, two.astype(int)).refinement
+    np.testing.assert_allclose(boosting.refinement_metric(two, 1 - p[:, 0]), expected, rtol=1e-5)
+    name, value, larger = boosting.lightgbm_metric(y, p)
+    assert name == "refinement" and not larger
+    np.testing.assert_allclose(value, jaxcal.decompose(np.log(p), y).refinement, rtol=1e-5)
+    certain = np.eye(3, dtype=np.float32)[y]
+    certain[0] = np.roll(certain[0], 1)  # a certain forecast that failed costs much, but not all
+    assert np.isfinite(boosting.refinement_metric(y, certain))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("k", [2, 3])
+def test_xgboost_stops_on_it(k):
+    xgboost = pytest.importorskip("xgboost", reason="needs xgboost")
+    X, y, X_val, y_val = _data(k)
+    model = xgboost.XGBClassifier(
+        n_estimators=80, learning_rate=0.5, eval_metric=boosting.refinement_metric, early_stopping_rounds=10, n_jobs=1
+    ).fit(X, y, eval_set=[(X_val, y_val)], verbose=False)
+    curve = boosting.refinement_curve(model, X_val, y_val)
+    recorded = model.evals_result()["validation_0"]["refinement_metric"]
+    np.testing.assert_allclose(recorded, curve, rtol=1e-4)
+    assert model.best_iteration == np.argmin(recorded) and len(curve) == model.best_iteration + 11
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("k", [2, 3])
+def test_lightgbm_stops_on_it(k):
+    lightgbm = pytest.importorskip("lightgbm", reason="needs lightgbm")
+    X, y, X_val, y_val = _data(k)
+    model = lightgbm.LGBMClassifier(n_estimators=80, learning_rate=0.5, metric="none", n_jobs=1, verbose=-1)
+    stop = lightgbm.early_stopping(10, verbose=False)
+    model.fit(X, y, eval_X=X_val, eval_y=y_val, eval_metric=boosting.lightgbm_metric, callbacks=[stop])
+    recorded = model.evals_result_["valid_0"]["refinement"]
+    assert model.best_iteration_ == np.argmin(recorded) + 1
+    np.testing.assert_allclose(
+        recorded[: model.best_iteration_], boosting.refinement_curve(model, X_val, y_val), rtol=1e-4
+    )
+
+
+@pytest.mark.once
+def test_scikit_learn_stops_and_searches_on_it():
+    X, y, X_val, y_val = _data(3)
+    model = HistGradientBoostingClassifier(
+        max_iter=60,
+        learning_rate=0.5,
+        early_stopping=True,
+        scoring=boosting.refinement_scorer,
+        n_iter_no_change=5,
+        random_state=0,
+    )
+    model.fit(X, NAMES[y])
+    assert model.n_iter_ < 60 and len(model.validation_score_) == model.n_iter_ + 1
+    search = GridSearchCV(
+        GradientBoostingClassifier(n_estimators=5), {"max_depth": [1, 3]}, scoring=boosting.refinement_scorer, cv=2
+    )
+    search.fit(X, NAMES[y])
+    expected = -jaxcal.decompose(np.log(search.predict_proba(X_val)), y_val).refinement
+    np.testing.assert_allclose(boosting.refinement_scorer(search, X_val, NAMES[y_val]), expected, rtol=1e-5)
+
+
+@pytest.mark.once
+def test_what_has_no_rounds_is_refused():
+    X, y, *_ = _data(2)
+    with pytest.raises(TypeError, match="model must be a fitted classifier of XGBoost"):
+        list(boosting.staged_logits(AdaBoostClassifier(n_estimators=2).fit(X, y), X))
+    model, _ = _gradient(3)
+    with pytest.raises(ValueError, match="y holds 'dog', which is none of the classes"):
+        boosting.refinement_curve(model, X, np.full(len(X), "dog"))
+    xgboost = pytest.importorskip("xgboost", reason="needs xgboost")
+    dart = xgboost.XGBClassifier(n_estimators=2, booster="dart", n_jobs=1).fit(X, y)
+    with pytest.raises(ValueError, match="rounds of a booster 'dart'"):
+        list(boosting.staged_logits(dart, X))
+    lightgbm = pytest.importorskip("lightgbm", reason="needs lightgbm")
+    forest = lightgbm.LGBMClassifier(
+        n_estimators=2, boosting_type="rf", subsample=0.5, subsample_freq=1, verbose=-1, n_jobs=1
+    ).fit(X, y)
+    with pytest.raises(ValueError, match="rounds of random forests and DART"):
+        list(boosting.staged_logits(forest, X))
