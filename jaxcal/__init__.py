@@ -51,6 +51,7 @@ from jaxcal.cross_fit import cross_fit as cross_fit
 from jaxcal.decomposition import Decomposition as Decomposition
 from jaxcal.decomposition import decompose as decompose
 from jaxcal.early_stopping import select_epoch as select_epoch
+from jaxcal.history import History as History
 from jaxcal.inputs import binary_event as binary_event
 from jaxcal.inputs import binary_logits as binary_logits
 from jaxcal.inputs import class_wise as class_wise
@@ -127,6 +128,7 @@ __all__ = [
     "DirichletFit",
     "EnsembleTemperatureFit",
     "HistogramFit",
+    "History",
     "IdentityFit",
     "Interval",
     "IsotonicFit",

@@ -31,7 +31,7 @@ FLOORS = [
     {"metrics"},
     {"decomposition", "selection"},
     {"early_stopping", "streaming", "bootstrap"},
-    {"boosting", "plots", "sklearn", "cli", "__main__"},
+    {"boosting", "history", "plots", "sklearn", "cli", "__main__"},
 ]
 FLOOR = {
     package: {name: level for level, names in enumerate(floors) for name in names}

@@ -1,0 +1,259 @@
+"""The record of a training: what every epoch's validation logits say, in memory and in a file that outlives it."""
+
+import hashlib
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcal import checks
+from jaxcal.decomposition import Decomposition, decompose
+from jaxcal.early_stopping import select_epoch
+from jaxcal.losses import ProperLoss, log_loss
+from jaxcal.metrics import accuracy
+
+FIELDS = ("risk", "calibration", "refinement", "temperature", "accuracy")
+
+
+class History:
+    """Risk, calibration, refinement, temperature and accuracy of every epoch, and its logits as long as they fit.
+
+    Args:
+        labels: integers `(n,)` of the validation rows; weights: counts `(n,)`.
+        path: JSON-lines file that gets a line with every `record`, on disk before it returns: a killed process loses
+            nothing. An existing file of the same rows is continued; a file of others raises `ValueError`.
+        budget: bytes for logits. They are kept in float32, then, lest they exceed it, in float16 (shifted so that the
+            largest of a row is 0: errors of 5e-4 relative to the gaps), then dropped with a warning; the numbers of
+            each epoch stay. 0 keeps none.
+        loss, calibrator: of `jaxcal.decompose`.
+
+    Attributes:
+        steps: list of the steps recorded.
+        kept: "float32", "float16" or "nothing", what there is of the logits. Those of an earlier process are gone:
+            a file that is continued keeps nothing.
+
+    Examples:
+        >>> import jax
+        >>> import jaxcal
+        >>> labels = jax.random.randint(jax.random.key(0), (500,), 0, 3)
+        >>> noise = jax.random.normal(jax.random.key(1), (2, 500, 3))  # two seeds
+        >>> history = jaxcal.History(labels)
+        >>> for epoch in range(5):
+        ...     numbers = history.record((epoch + 1.0) * (jax.nn.one_hot(labels, 3) + noise))
+        >>> sorted(numbers)[:3]
+        ['accuracy/0', 'accuracy/1', 'calibration/0']
+        >>> history.array("risk").shape, history.decompose(loss=jaxcal.brier_loss).refinement.shape
+        ((2, 5), (2, 5))
+    """
+
+    def __init__(
+        self,
+        labels,
+        *,
+        weights=None,
+        path=None,
+        budget: int = 1 << 30,
+        loss: ProperLoss = log_loss,
+        calibrator: Callable | None = None,
+    ):
+        self._labels = np.asarray(labels)
+        self._weights = None if weights is None else np.asarray(weights)
+        if self._labels.ndim != 1:
+            raise ValueError(f"labels must have shape (n,), got {self._labels.shape}")
+        self._budget, self._logits, self.kept = budget, [], "float32" if budget else "nothing"
+        self._numbers = jax.jit(partial(_numbers, loss, calibrator))
+        self._rows: list[dict[str, Any]] = []
+        self._path = None if path is None else Path(path)
+        if self._path is not None and self._path.exists() and self._path.stat().st_size:
+            header, self._rows = read_history(self._path)
+            if header.get("data") != self._fingerprint():
+                raise ValueError(f"{self._path} is the history of other validation rows; choose another path")
+            if self._rows:
+                self.kept = "nothing"
+            self._rewrite()  # without what a killed process left of a line
+        elif self._path is not None:
+            self._rewrite()
+
+    @property
+    def steps(self) -> list[int]:
+        return [row["step"] for row in self._rows]
+
+    def record(self, logits, *, step: int | None = None, **scalars: float) -> dict[str, float]:
+        """Add an epoch.
+
+        Args:
+            logits: `(..., n, k)`, the leading axes those of trainings side by side.
+            step: of the epoch; default the one after the last. Records from this step on, of a run that was continued
+                from an earlier checkpoint, are replaced.
+            scalars: numbers of your own for the file: train_loss=..., learning_rate=...
+
+        Returns:
+            Plain floats by name, for TensorBoard, Weights & Biases and the like: "risk", "refinement", ...; with batch
+            axes "risk/0", "risk/1", ..., and your scalars.
+        """
+        logits = checks.as_logits(logits)
+        labels = checks.as_labels(self._labels, logits)
+        found = {name: np.asarray(a) for name, a in self._numbers(logits, labels, self._weights).items()}
+        step = (self.steps[-1] + 1 if self._rows else 0) if step is None else int(step)
+        shape = found["risk"].shape
+        if self._rows and np.shape(self._rows[-1]["risk"]) != shape:
+            raise ValueError(f"logits of batch shape {shape}, those before had {np.shape(self._rows[-1]['risk'])}")
+        row = {"step": step, "time": time.time()} | {name: a.tolist() for name, a in found.items()}
+        row |= {name: float(value) for name, value in scalars.items()}
+        self._keep(step, np.asarray(logits, np.float32))
+        again = bool(self._rows) and step <= self._rows[-1]["step"]
+        self._rows = [r for r in self._rows if r["step"] < step] + [row]
+        if again:
+            self._rewrite()
+        elif self._path is not None:
+            with self._path.open("a") as file:
+                _write(file, [row])
+        flat = {}
+        for name in FIELDS:
+            values = found[name]
+            flat |= {name + "".join(f"/{i}" for i in at): float(values[at]) for at in np.ndindex(values.shape)}
+        return flat | {name: row[name] for name in scalars}
+
+    def array(self, name: str) -> np.ndarray:
+        """A number of every epoch, `(..., epochs)`: one of "risk", "calibration", "refinement", "temperature",
+        "accuracy", "step", "time" or your scalars, NaN where one was not given."""
+        if self._rows and not any(name in row for row in self._rows):
+            raise ValueError(f"no {name!r} in this history; there are {sorted(set().union(*self._rows))}")
+        return np.stack([np.asarray(row.get(name, math.nan), float) for row in self._rows], axis=-1)
+
+    def select(self, name: str = "refinement", *, patience: int | None = None, min_delta: float = 0.0) -> np.ndarray:
+        """Step that `jaxcal.select_epoch` chooses by one of the numbers, `(...)`; -1 where none is finite."""
+        index = np.asarray(select_epoch(self.array(name), patience=patience, min_delta=min_delta))
+        return np.where(index < 0, -1, np.asarray(self.steps)[index])
+
+    def logits(self) -> np.ndarray:
+        """Logits of all epochs, `(..., epochs, n, k)`, float32 or float16, while they are kept."""
+        if self.kept == "nothing" or not self._logits:
+            raise ValueError("logits are not kept: the budget was too small, or the file is of an earlier process")
+        return np.moveaxis(np.stack([z for _, z in self._logits]), 0, -3)
+
+    def decompose(self, **options) -> Decomposition:
+        """All epochs decomposed at once, fields `(..., epochs)`; options are those of `jaxcal.decompose`."""
+        return decompose(self.logits(), self._labels, weights=self._weights, **options)
+
+    def to_pandas(self):
+        """A data frame with one row an epoch and lane; lanes are columns "lane", "lane 1", ... where there are some."""
+        import pandas
+
+        records = []
+        for row in self._rows:
+            for at in np.ndindex(np.shape(row["risk"])):
+                lanes = {"lane" if i == 0 else f"lane {i}": j for i, j in enumerate(at)}
+                take = {name: np.asarray(v)[at] if name in FIELDS + ("status",) else v for name, v in row.items()}
+                records.append({"step": row["step"]} | lanes | take)
+        return pandas.DataFrame.from_records(records)
+
+    def to_xarray(self):
+        """An `xarray.Dataset` with the dimensions "lane", "lane 1", ... and "step"."""
+        import xarray
+
+        names = [name for name in dict.fromkeys(k for row in self._rows for k in row) if name != "step"]
+        arrays = {name: self.array(name) for name in names}
+        lanes = ["lane" if i == 0 else f"lane {i}" for i in range(arrays["risk"].ndim - 1)]
+        dims = {name: (*lanes[: a.ndim - 1], "step") for name, a in arrays.items()}
+        return xarray.Dataset({name: (dims[name], a) for name, a in arrays.items()}, {"step": self.steps})
+
+    def _keep(self, step, logits):
+        self._logits = [(s, z) for s, z in self._logits if s < step]
+        if self.kept == "nothing":
+            return
+        size = sum(z.nbytes for _, z in self._logits)
+        if self.kept == "float32" and size + logits.nbytes > self._budget:
+            self._logits, self.kept = [(s, _half(z)) for s, z in self._logits], "float16"
+            size = sum(z.nbytes for _, z in self._logits)
+        logits = logits if self.kept == "float32" else _half(logits)
+        if size + logits.nbytes > self._budget:
+            self._logits, self.kept = [], "nothing"
+            warnings.warn(f"logits exceed the budget of {self._budget} bytes and are kept no longer", stacklevel=3)
+            return
+        self._logits.append((step, logits))
+
+    def _fingerprint(self) -> str:
+        parts = [self._labels.astype(np.int64)] + ([] if self._weights is None else [self._weights.astype(float)])
+        return hashlib.sha256(b"".join(a.tobytes() for a in parts)).hexdigest()[:16]
+
+    def _rewrite(self):
+        if self._path is None:
+            return
+        beside = self._path.with_name(self._path.name + ".new")
+        with beside.open("w") as file:
+            _write(file, [{"jaxcal history": 1, "rows": len(self._labels), "data": self._fingerprint()}, *self._rows])
+        beside.replace(self._path)
+
+
+def read_history(path) -> tuple[dict, list[dict]]:
+    """Header and records of a file of `History`, without the last line where a killed process left a part of it."""
+    lines = list(_lines(Path(path)))
+    if not lines or "jaxcal history" not in lines[0]:
+        raise ValueError(f"{path} is no history of jaxcal")
+    return lines[0], lines[1:]
+
+
+def _lines(path: Path) -> Iterator[dict]:
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield {name: _number(value) for name, value in json.loads(line).items()}
+            except ValueError as error:
+                raise ValueError(f"{path} holds a line that is no JSON object: {line[:60]!r}") from error
+
+
+def _number(value):
+    """JSON has no NaN: it is null there."""
+    if isinstance(value, list):
+        return [_number(v) for v in value]
+    return math.nan if value is None else value
+
+
+def _plain(value):
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write(file, rows) -> None:
+    file.write("".join(json.dumps({name: _plain(v) for name, v in row.items()}) + "\n" for row in rows))
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _half(logits: np.ndarray) -> np.ndarray:
+    if logits.dtype == np.float16:
+        return logits
+    peak = logits.max(axis=-1, keepdims=True)
+    gaps = logits - np.where(np.isfinite(peak), peak, 0)
+    with np.errstate(over="ignore"):
+        half = gaps.astype(np.float16)
+    # a finite gap beyond the range is no mask
+    return np.where(np.isinf(half) & np.isfinite(gaps), np.finfo(np.float16).min, half).astype(np.float16)
+
+
+def _numbers(loss, calibrator, logits, labels, weights):
+    parts = decompose(logits, labels, loss=loss, calibrator=calibrator, weights=weights)
+    shape = parts.risk.shape
+    temperature = getattr(parts.fit, "temperature", jnp.nan)
+    hits = accuracy(logits, labels, weights=weights)
+    return {
+        "risk": parts.risk,
+        "calibration": parts.calibration,
+        "refinement": parts.refinement,
+        "temperature": jnp.broadcast_to(temperature, shape),
+        "accuracy": jnp.broadcast_to(hits, shape),
+        "status": parts.status,
+    }

@@ -1,0 +1,171 @@
+"""The record of a training: its numbers, its budget, and the file after a killed process."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import textwrap
+
+import jax
+import numpy as np
+import pytest
+
+import jaxcal
+from jaxcal.history import FIELDS, read_history
+
+N, K, EPOCHS = 200, 4, 6
+
+
+def _epochs(lanes=(), epochs=EPOCHS):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, K, N)
+    signal_ = np.eye(K)[labels] + rng.normal(size=(*lanes, N, K))
+    z = np.stack([(1 + e) * (signal_ + 0.1 * e * rng.normal(size=signal_.shape)) for e in range(epochs)])
+    return z.astype(np.float32), labels
+
+
+@pytest.mark.parametrize("lanes", [(), (2,)])
+def test_numbers_of_every_epoch(lanes, tmp_path):
+    z, labels = _epochs(lanes)
+    weights = np.arange(N) % 3
+    history = jaxcal.History(labels, weights=weights, path=tmp_path / "run.jsonl")
+    returned = [history.record(logits, train_loss=0.5 - 0.1 * e) for e, logits in enumerate(z)]
+    stacked = np.moveaxis(z, 0, -3)
+    expected = jaxcal.decompose(stacked, labels, weights=weights)
+    want = {name: getattr(expected, name) for name in ("risk", "calibration", "refinement")}
+    want |= {"temperature": expected.fit.temperature, "accuracy": jaxcal.accuracy(stacked, labels, weights=weights)}
+    for name in FIELDS:
+        assert history.array(name).shape == (*lanes, EPOCHS)
+        np.testing.assert_allclose(history.array(name), want[name], rtol=2e-6, atol=1e-6)
+        last = [returned[-1][name + (f"/{i}" if lanes else "")] for i in range(2 if lanes else 1)]
+        np.testing.assert_array_equal(last, np.ravel(history.array(name)[..., -1]))
+    assert all(isinstance(value, float) for value in returned[0].values()) and returned[1]["train_loss"] == 0.4
+    np.testing.assert_array_equal(history.select(), jaxcal.select_epoch(history.array("refinement")))
+    np.testing.assert_array_equal(history.logits(), stacked)
+    brier = history.decompose(loss=jaxcal.brier_loss).refinement
+    np.testing.assert_allclose(
+        brier, jaxcal.decompose(stacked, labels, weights=weights, loss=jaxcal.brier_loss).refinement
+    )
+
+    frame = history.to_pandas()
+    assert len(frame) == EPOCHS * math.prod(lanes) and ("lane" in frame) == bool(lanes)
+    np.testing.assert_allclose(np.sort(frame.refinement), np.sort(history.array("refinement").ravel()))
+    header, rows = read_history(tmp_path / "run.jsonl")
+    assert header["rows"] == N and [row["step"] for row in rows] == list(range(EPOCHS))
+    np.testing.assert_array_equal(np.moveaxis([row["refinement"] for row in rows], 0, -1), history.array("refinement"))
+
+
+def test_xarray():
+    pytest.importorskip("xarray", reason="needs xarray")
+    z, labels = _epochs((2,))
+    history = jaxcal.History(labels)
+    for e, logits in enumerate(z):
+        history.record(logits, step=10 * e, rate=0.1)
+    data = history.to_xarray()
+    assert data.refinement.dims == ("lane", "step") and data.rate.dims == ("step",)
+    np.testing.assert_array_equal(data.refinement.sel(step=30), history.array("refinement")[:, 3])
+
+
+def test_the_budget_takes_half_precision_and_then_nothing():
+    z, labels = _epochs()
+    z[0, 3, 1] = -np.inf  # a masked class, and a gap beyond half precision
+    labels[3], labels[5] = 0, 2
+    z[1, 5] = [-1e6, 0, 3, 0]
+    history = jaxcal.History(labels, budget=4 * z[0].nbytes)
+    for logits in z[:4]:
+        history.record(logits)
+    assert history.kept == "float32"
+    history.record(z[4])
+    assert history.kept == "float16" and history.logits().dtype == np.float16
+    for found, exact in zip(history.logits(), z, strict=False):
+        gaps = exact - exact.max(-1, keepdims=True)
+        mask = np.isneginf(gaps)
+        np.testing.assert_array_equal(np.isneginf(found), mask)
+        near = ~mask & (gaps > -60000)
+        np.testing.assert_allclose(found[near], gaps[near], rtol=5e-4, atol=1e-6)
+    np.testing.assert_allclose(history.decompose().refinement, history.array("refinement"), rtol=1e-3)
+    small = jaxcal.History(labels, budget=z[0].nbytes)
+    small.record(z[0])
+    small.record(z[1])
+    with pytest.warns(UserWarning, match="logits exceed the budget"):
+        small.record(z[2])
+    assert small.kept == "nothing" and small.steps == [0, 1, 2]
+    for empty in (small, jaxcal.History(labels, budget=0)):
+        with pytest.raises(ValueError, match="logits are not kept"):
+            empty.decompose()
+
+
+@pytest.mark.once
+def test_a_killed_process_loses_nothing(tmp_path):
+    path = tmp_path / "run.jsonl"
+    program = f"""
+        import itertools, numpy as np, jaxcal
+        labels = np.arange({N}) % {K}
+        history = jaxcal.History(labels, path={str(path)!r})
+        for e in itertools.count():
+            history.record(np.random.default_rng(e).normal(size=({N}, {K})).astype("float32"))
+            print(e, flush=True)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        seen = next(int(line) for line in process.stdout if int(line) >= 5)
+        process.send_signal(signal.SIGKILL)
+    header, rows = read_history(path)
+    assert len(rows) > seen and [row["step"] for row in rows] == list(range(len(rows)))
+
+    with path.open("a") as file:
+        file.write('{"step": 99, "ris')  # as a process that is killed while it writes leaves it
+    labels = np.arange(N) % K
+    history = jaxcal.History(labels, path=path)
+    assert history.steps == list(range(len(rows))) and history.kept == "nothing"
+    history.record(np.zeros((N, K), np.float32), step=3)  # from a checkpoint of epoch 2
+    assert history.steps == [0, 1, 2, 3] and [row["step"] for row in read_history(path)[1]] == [0, 1, 2, 3]
+    assert history.array("temperature")[-1] == 1  # constant rows
+    with pytest.raises(ValueError, match="is the history of other validation rows"):
+        jaxcal.History(labels[::-1].copy(), path=path)
+
+
+def test_a_diverged_epoch_is_null_in_the_file(tmp_path):
+    z, labels = _epochs()
+    history = jaxcal.History(labels, path=tmp_path / "run.jsonl")
+    numbers = history.record(np.full_like(z[0], np.nan))
+    history.record(z[1])
+    assert math.isnan(numbers["refinement"]) and history.select() == 1
+    line = (tmp_path / "run.jsonl").read_text().splitlines()[1]
+    assert json.loads(line)["refinement"] is None and "NaN" not in line
+    assert math.isnan(jaxcal.History(labels, path=tmp_path / "run.jsonl").array("refinement")[0])
+
+
+def test_other_losses_and_calibrators_and_one_trace():
+    z, labels = _epochs()
+    calls = []
+
+    def calibrator(logits, labels, weights):
+        calls.append(1)
+        return jaxcal.fit_vector_scaling(logits, labels, weights=weights)
+
+    history = jaxcal.History(labels, loss=jaxcal.brier_loss, calibrator=calibrator)
+    for logits in z[:3]:
+        history.record(logits)
+    expected = jaxcal.decompose(z[:3], labels, loss=jaxcal.brier_loss, calibrator=jaxcal.fit_vector_scaling)
+    np.testing.assert_allclose(history.array("refinement"), expected.refinement, rtol=1e-5)
+    assert np.isnan(history.array("temperature")).all() and len(calls) == 1
+
+
+def test_bad_arguments(tmp_path):
+    z, labels = _epochs()
+    history = jaxcal.History(labels)
+    history.record(z[0])
+    with pytest.raises(ValueError, match=r"logits of batch shape \(6,\), those before had \(\)"):
+        history.record(z)
+    with pytest.raises(ValueError, match="labels must have shape"):
+        history.record(z[0][:-1])
+    with pytest.raises(ValueError, match="no 'loss' in this history"):
+        history.array("loss")
+    with pytest.raises(ValueError, match=r"labels must have shape \(n,\)"):
+        jaxcal.History(np.zeros((2, 3), int))
+    (tmp_path / "other.jsonl").write_text("{}\n")
+    with pytest.raises(ValueError, match="is no history of jaxcal"):
+        jaxcal.History(labels, path=tmp_path / "other.jsonl")
+    assert jax.tree.leaves(history.record(z[1]))[0] == history.array("accuracy")[1]
