@@ -9,7 +9,7 @@ from jaxcal.cli import program
 
 def parser() -> argparse.ArgumentParser:
     """The parser of `jaxcal` with its commands."""
-    from jaxcal.cli import apply, audit, demo
+    from jaxcal.cli import apply, audit, demo, watch
 
     commands = (
         program.Command("demo", demo, "train, decompose and choose epochs on real digits"),
@@ -17,6 +17,7 @@ def parser() -> argparse.ArgumentParser:
             "audit", audit, "measure the calibration of your own predictions", "jaxcal audit FILE [options]"
         ),
         program.Command("apply", apply, "apply a saved calibrator", "jaxcal apply CALIBRATOR FILE --out OUT [options]"),
+        program.Command("watch", watch, "show the history of a training as it grows", "jaxcal watch FILE [options]"),
     )
     about = "Measure, decompose and repair the calibration of classifiers."
     return program.parser("jaxcal", about, commands, version=f"jaxcal {jaxcal.__version__}")

@@ -75,7 +75,10 @@ def decomposition_curves(decomposition, *, chosen: Mapping[str, object] | None =
     ]
     if len({c.shape for c in curves}) > 1 or curves[0].ndim != 2 or curves[0].size == 0:
         raise ValueError(f"the curves must have shape (epochs,) or (seeds, epochs), got {[c.shape for c in curves]}")
-    risk, calibration, refinement = curves
+    # an epoch at which a network has diverged is a gap
+    risk, calibration, refinement = (np.where(np.isfinite(c), c, np.nan) for c in curves)
+    if np.isnan(risk).all():
+        raise ValueError("no value of the curves is finite")
     num_epochs = risk.shape[-1]
     chosen = {name: _as_epochs(name, indices, num_epochs) for name, indices in (chosen or {}).items()}
 
@@ -146,9 +149,10 @@ def _curve(ax, epochs, values, color, label, side):
     if len(values) > 1:
         ax.fill_between(epochs, mean - half_width, mean + half_width, color=color, alpha=0.18, linewidth=0, zorder=2)
     ax.plot(epochs, mean, color=color, linewidth=1.8, label=label.partition("\n")[0], zorder=3)
+    last = np.flatnonzero(np.isfinite(mean))[-1:]
     ax.annotate(
         label,
-        (epochs[-1], mean[-1]),
+        (epochs[-1], mean[last].sum()),
         xytext=(6, 0),
         textcoords="offset points",
         color=color,
@@ -163,8 +167,9 @@ def _fit_vertical(ax, curves, include_zero=False):
     for curve in curves:
         mean, half_width = mean_and_interval(curve)
         half_width = np.nan_to_num(half_width)
-        low = min(low, np.min(mean - half_width))
-        high = max(high, np.max((mean + half_width)[len(mean) // 10 :]))
+        low = np.nanmin([low, *(mean - half_width)])
+        high = np.nanmax([high, *(mean + half_width)[len(mean) // 10 :]])
+    low, high = (low, high) if low <= high else (0.0, 1.0)
     margin = 0.06 * (high - low) or 1e-6
     ax.set_ylim(0 if include_zero and low == 0 else low - margin, high + margin)
 
