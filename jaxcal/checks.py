@@ -20,6 +20,7 @@ def is_traced(*values) -> bool:
 
 def as_array(values, name: str) -> jax.Array:
     """The caller's numbers as a JAX array. Where x64 is off, 64-bit integers saturate instead of wrapping round."""
+    values = _exchanged(values, name)
     if isinstance(values, jax.Array):
         return values
     try:
@@ -33,6 +34,21 @@ def as_array(values, name: str) -> jax.Array:
         raise TypeError(
             f"{name} must be an array of numbers, got {getattr(values, 'dtype', type(values).__name__)}"
         ) from error
+
+
+def _exchanged(values, name: str):
+    """A tensor of another library, such as PyTorch, as a JAX array in the same memory, through DLPack.
+
+    64-bit numbers stay as they are: what is said about them elsewhere is about NumPy's.
+    """
+    if isinstance(values, jax.Array | np.ndarray) or not hasattr(values, "__dlpack__"):
+        return values
+    if str(values.dtype).rpartition(".")[2] not in ("float16", "bfloat16", "float32"):
+        return values
+    try:
+        return jnp.from_dlpack(values)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(f"{name}: {error}") from error
 
 
 def as_floats(values, name: str) -> jax.Array:
@@ -60,6 +76,7 @@ def _as_integers(values, name: str) -> jax.Array:
 
 def as_logits(logits) -> jax.Array:
     """Logits `(..., k)` with k >= 2, floating. Rows of float64 on the host are centred before they lose digits."""
+    logits = _exchanged(logits, "logits")
     if not isinstance(logits, jax.Array) and not is_traced(logits) and not jax.config.jax_enable_x64:
         host = np.asarray(logits)
         if host.dtype == np.float64 and host.ndim and host.size:

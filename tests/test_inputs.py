@@ -283,3 +283,48 @@ def test_static_facts_raise_everywhere(shape, labels, error, message):
 def test_logits_must_be_floating(logits):
     with pytest.raises(TypeError, match="logits must be"):
         jaxcal.top_label(logits, np.zeros(8, int))
+
+
+# --- tensors of other libraries ---
+
+
+class _Tensor:
+    """What DLPack asks of a tensor, around an array of NumPy."""
+
+    def __init__(self, array, error=None):
+        self.array, self.dtype, self.shape, self.error = array, f"other.{array.dtype}", array.shape, error
+
+    def __dlpack__(self, **options):
+        if self.error is not None:
+            raise self.error
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.array, dtype)
+
+
+def test_tensors_come_in_by_dlpack():
+    z = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    y = np.arange(50) % 3
+    expected = jaxcal.fit_temperature(z, y)
+    fit = jaxcal.fit_temperature(_Tensor(z), _Tensor(y))
+    assert fit.temperature == expected.temperature and fit.risk == expected.risk
+    np.testing.assert_array_equal(fit(_Tensor(z)), expected(z))
+    wide = _Tensor(z.astype(np.float64) + 1e9)  # float64 is centred before it is rounded, whoever holds it
+    np.testing.assert_allclose(jaxcal.risk(wide, y), jaxcal.risk(z, y), rtol=1e-5)
+    half = _Tensor(z.astype(np.float16))
+    assert jaxcal.fit_temperature(half, y)(half).dtype == np.float16
+    with pytest.raises(TypeError, match="logits: Can't export tensors that require gradient"):
+        jaxcal.risk(_Tensor(z, BufferError("Can't export tensors that require gradient")), y)
+
+
+def test_pytorch():
+    torch = pytest.importorskip("torch", reason="needs torch")
+    z, y = torch.randn(50, 3), torch.arange(50) % 3
+    expected = jaxcal.fit_temperature(z.numpy(), y.numpy())
+    assert jaxcal.fit_temperature(z, y).temperature == expected.temperature
+    with pytest.raises(TypeError, match="detach"):
+        jaxcal.risk(z.requires_grad_(), y)
