@@ -33,6 +33,7 @@ def test_sparklines():
     assert sparkline(np.repeat([0, 7], 40), width=4) == "▁▁██"
 
 
+@pytest.mark.once
 def test_a_page_and_a_figure(tmp_path, capsys):
     path = tmp_path / "run.jsonl"
     history = _history(path, 5)
@@ -48,6 +49,7 @@ def test_a_page_and_a_figure(tmp_path, capsys):
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
 
+@pytest.mark.once
 def test_nothing_yet_and_a_diverged_run(tmp_path, capsys):
     path = tmp_path / "run.jsonl"
     jaxcal.History(np.arange(N) % 3, path=path)

@@ -56,6 +56,7 @@ def test_numbers_of_every_epoch(lanes, tmp_path):
     np.testing.assert_array_equal(np.moveaxis([row["refinement"] for row in rows], 0, -1), history.array("refinement"))
 
 
+@pytest.mark.once
 def test_xarray():
     pytest.importorskip("xarray", reason="needs xarray")
     z, labels = _epochs((2,))
@@ -137,6 +138,7 @@ def test_a_diverged_epoch_is_null_in_the_file(tmp_path):
     assert math.isnan(jaxcal.History(labels, path=tmp_path / "run.jsonl").array("refinement")[0])
 
 
+@pytest.mark.once
 def test_other_losses_and_calibrators_and_one_trace():
     z, labels = _epochs()
     calls = []

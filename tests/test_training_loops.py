@@ -65,6 +65,7 @@ def test_optax():
     _check(state, lambda params: _network(params, X_VAL))
 
 
+@pytest.mark.once
 def test_seeds_side_by_side_in_one_compiled_loop():
     optimizer = optax.adam(0.02)
 
@@ -90,6 +91,7 @@ def test_seeds_side_by_side_in_one_compiled_loop():
     np.testing.assert_allclose(kept, state.best_value, rtol=1e-5)
 
 
+@pytest.mark.once
 def test_flax_nnx():
     nnx = pytest.importorskip("flax.nnx", reason="needs flax")
     rngs = nnx.Rngs(0)
@@ -114,6 +116,7 @@ def test_flax_nnx():
     _check(state, predict)
 
 
+@pytest.mark.once
 def test_flax_linen():
     linen = pytest.importorskip("flax.linen", reason="needs flax")
     model = linen.Sequential([linen.Dense(WIDTH), linen.relu, linen.Dense(SIZES[-1])])
@@ -136,6 +139,7 @@ def test_flax_linen():
     _check(state, lambda params: model.apply(params, X_VAL))
 
 
+@pytest.mark.once
 def test_equinox():
     eqx = pytest.importorskip("equinox", reason="needs equinox")
     model = eqx.nn.MLP(SIZES[0], SIZES[-1], WIDTH, 1, key=jax.random.key(0))
