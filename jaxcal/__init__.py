@@ -1,5 +1,8 @@
 """jaxcal: measure, decompose and repair the calibration of classifiers, in JAX."""
 
+from jaxcal import boosting as boosting
+from jaxcal import early_stopping as early_stopping
+from jaxcal import streaming as streaming
 from jaxcal.bootstrap import BootstrapResult as BootstrapResult
 from jaxcal.bootstrap import bootstrap as bootstrap
 from jaxcal.calibrators import BBQFit as BBQFit
@@ -157,6 +160,7 @@ __all__ = [
     "auroc",
     "binary_event",
     "binary_logits",
+    "boosting",
     "bootstrap",
     "brier_loss",
     "calibrate_ensemble",
@@ -171,6 +175,7 @@ __all__ = [
     "debiased_ece",
     "decompose",
     "default_calibrators",
+    "early_stopping",
     "ece",
     "ece_sweep",
     "estimate_prior",
@@ -220,6 +225,7 @@ __all__ = [
     "smooth_reliability_curve",
     "spherical_loss",
     "spiegelhalter_test",
+    "streaming",
     "top_label",
     "variational_calibration_error",
     "variational_confidence_error",

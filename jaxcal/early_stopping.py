@@ -119,9 +119,10 @@ def update(
     Returns:
         The new state. Break where `state.stopped`; keep `state.best_params`.
 
-    A network that has diverged, whose logits are NaN or infinite, is no improvement and raises nothing; labels and
-    weights that are wrong raise `ValueError`. Decisions are those of `jaxcal.select_epoch`. Cost: that of the metric
-    (of the refinement about four log-loss passes) and a copy of the parameters.
+    A network that has diverged, whose logits are NaN or infinite, is no improvement and raises nothing; in an eager
+    call with finite logits, labels and weights that are wrong raise `ValueError`. Patience runs from the first
+    improvement: a training without any finite value does not stop. Decisions are those of `jaxcal.select_epoch`. Cost:
+    that of the metric (of the refinement about four log-loss passes) and a copy of the parameters.
 
     Examples:
         >>> import jax

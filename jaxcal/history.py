@@ -72,11 +72,17 @@ class History:
         self._budget, self._logits, self.kept = budget, [], "float32" if budget else "nothing"
         self._numbers = jax.jit(partial(_numbers, loss, calibrator))
         self._rows: list[dict[str, Any]] = []
-        self._path = None if path is None else Path(path)
+        self._of = {"loss": _name(loss), "calibrator": "temperature" if calibrator is None else _name(calibrator)}
+        self._path = None if path is None else Path(os.path.realpath(path))
+        if self._path is not None and self._path.exists() and not self._path.is_file():
+            raise ValueError(f"{path} exists and is no file")
         if self._path is not None and self._path.exists() and self._path.stat().st_size:
             header, self._rows = read_history(self._path)
             if header.get("data") != self._fingerprint():
-                raise ValueError(f"{self._path} is the history of other validation rows; choose another path")
+                raise ValueError(f"{path} is the history of other validation rows; choose another path")
+            found = {name: header.get(name) for name in self._of}
+            if found != self._of:
+                raise ValueError(f"{path} is a history of {found}, not of {self._of}; choose another path")
             if self._rows:
                 self.kept = "nothing"
             self._rewrite()  # without what a killed process left of a line
@@ -100,9 +106,14 @@ class History:
             Plain floats by name, for TensorBoard, Weights & Biases and the like: "risk", "refinement", ...; with batch
             axes "risk/0", "risk/1", ..., and your scalars.
         """
+        reserved = sorted({*FIELDS, "step", "time", "status"} & set(scalars))
+        if reserved:
+            raise ValueError(f"{', '.join(reserved)} is measured here; give your numbers other names")
         logits = checks.as_logits(logits)
         labels = checks.as_labels(self._labels, logits)
         found = {name: np.asarray(a) for name, a in self._numbers(logits, labels, self._weights).items()}
+        if np.isnan(found["risk"]).all() and np.isfinite(logits).all():
+            decompose(logits, labels, weights=self._weights)  # raises, and names the row
         step = (self.steps[-1] + 1 if self._rows else 0) if step is None else int(step)
         shape = found["risk"].shape
         if self._rows and np.shape(self._rows[-1]["risk"]) != shape:
@@ -126,12 +137,15 @@ class History:
     def array(self, name: str) -> np.ndarray:
         """A number of every epoch, `(..., epochs)`: one of "risk", "calibration", "refinement", "temperature",
         "accuracy", "step", "time" or your scalars, NaN where one was not given."""
-        if self._rows and not any(name in row for row in self._rows):
+        if not self._rows:
+            raise ValueError("nothing has been recorded yet")
+        if not any(name in row for row in self._rows):
             raise ValueError(f"no {name!r} in this history; there are {sorted(set().union(*self._rows))}")
         return np.stack([np.asarray(row.get(name, math.nan), float) for row in self._rows], axis=-1)
 
     def select(self, name: str = "refinement", *, patience: int | None = None, min_delta: float = 0.0) -> np.ndarray:
-        """Step that `jaxcal.select_epoch` chooses by one of the numbers, `(...)`; -1 where none is finite."""
+        """Step that `jaxcal.select_epoch` chooses by one of the numbers, smaller is better, `(...)`; -1 where none is
+        finite."""
         index = np.asarray(select_epoch(self.array(name), patience=patience, min_delta=min_delta))
         return np.where(index < 0, -1, np.asarray(self.steps)[index])
 
@@ -191,8 +205,16 @@ class History:
             return
         beside = self._path.with_name(self._path.name + ".new")
         with beside.open("w") as file:
-            _write(file, [{"jaxcal history": 1, "rows": len(self._labels), "data": self._fingerprint()}, *self._rows])
+            _write(
+                file,
+                [{"jaxcal history": 1, "rows": len(self._labels), "data": self._fingerprint()} | self._of, *self._rows],
+            )
         beside.replace(self._path)
+
+
+def _name(function) -> str:
+    function = getattr(function, "func", function)  # of a partial
+    return getattr(function, "__name__", None) or getattr(function, "name", None) or type(function).__name__
 
 
 def read_history(path) -> tuple[dict, list[dict]]:

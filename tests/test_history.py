@@ -165,6 +165,20 @@ def test_bad_arguments(tmp_path):
         history.record(z[0][:-1])
     with pytest.raises(ValueError, match="no 'loss' in this history"):
         history.array("loss")
+    with pytest.raises(ValueError, match=r"labels must be integers in \[0, 4\)"):
+        jaxcal.History(labels + 1).record(z[0])
+    with pytest.raises(ValueError, match="risk, time is measured here"):
+        history.record(z[1], risk=0.1, time=3.0)
+    with pytest.raises(ValueError, match="nothing has been recorded yet"):
+        jaxcal.History(labels).select()
+    with pytest.raises(ValueError, match="exists and is no file"):
+        jaxcal.History(labels, path=tmp_path)
+    jaxcal.History(labels, path=tmp_path / "log_loss.jsonl")
+    with pytest.raises(ValueError, match="choose another path"):
+        jaxcal.History(labels, path=tmp_path / "log_loss.jsonl", loss=jaxcal.brier_loss)
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
+    jaxcal.History(labels, path=tmp_path / "link.jsonl")
+    assert (tmp_path / "link.jsonl").is_symlink() and (tmp_path / "elsewhere.jsonl").stat().st_size
     with pytest.raises(ValueError, match=r"labels must have shape \(n,\)"):
         jaxcal.History(np.zeros((2, 3), int))
     (tmp_path / "other.jsonl").write_text("{}\n")

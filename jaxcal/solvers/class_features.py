@@ -96,7 +96,9 @@ class Shared(NamedTuple):
         axes, kept = jnp.where(mixed, jnp.eye(d - 1, dtype=w.dtype), axes), jnp.where(mixed, told, kept)
         linear = axes / jnp.where(kept & ~mixed, jnp.sqrt(jnp.maximum(size, 0)), 1) / scale[:, None]
         shift = -dot(mean, linear)
-        shift = jnp.where(kept | (jnp.abs(shift) > d * eps * dot(jnp.abs(mean), jnp.abs(linear))), shift, 0)
+        # a direction that is left out has a spread up to sqrt(d eps): what it adds to the intercept must be far above
+        size = dot(jnp.abs(mean) + spread, jnp.abs(linear))
+        shift = jnp.where(kept | (jnp.abs(shift) > 100 * (d * eps) ** 0.5 * size), shift, 0)
         basis = jnp.zeros((d, d), w.dtype).at[:-1, :-1].set(linear)
         basis = basis.at[-1, :-1].set(shift).at[-1, -1].set(1)
         new = jnp.where(kept[:, None], dot(linear.T, centred), 0)
