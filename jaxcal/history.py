@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import operator
 import os
 import time
 import warnings
@@ -114,7 +115,7 @@ class History:
         found = {name: np.asarray(a) for name, a in self._numbers(logits, labels, self._weights).items()}
         if np.isnan(found["risk"]).all() and np.isfinite(logits).all():
             decompose(logits, labels, weights=self._weights)  # raises, and names the row
-        step = (self.steps[-1] + 1 if self._rows else 0) if step is None else int(step)
+        step = (self.steps[-1] + 1 if self._rows else 0) if step is None else operator.index(step)
         shape = found["risk"].shape
         if self._rows and np.shape(self._rows[-1]["risk"]) != shape:
             raise ValueError(f"logits of batch shape {shape}, those before had {np.shape(self._rows[-1]['risk'])}")

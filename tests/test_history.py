@@ -169,6 +169,8 @@ def test_bad_arguments(tmp_path):
         jaxcal.History(labels + 1).record(z[0])
     with pytest.raises(ValueError, match="risk, time is measured here"):
         history.record(z[1], risk=0.1, time=3.0)
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        history.record(z[1], step=1.5)
     with pytest.raises(ValueError, match="nothing has been recorded yet"):
         jaxcal.History(labels).select()
     with pytest.raises(ValueError, match="exists and is no file"):

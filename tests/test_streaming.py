@@ -121,8 +121,12 @@ def test_what_cannot_be_fitted_is_said():
     assert np.isnan(mixed.risk[1]) and mixed.risk[2] == mixed.refinement[2] == np.inf
 
     state = streaming.init(z, y)
-    with pytest.raises(ValueError, match="no row was usable"):
+    with pytest.raises(ValueError, match="no row of positive weight has entered"):
         streaming.decompose(state)
+    # compiled code says nothing, and later chunks are not at fault
+    spoilt = jax.jit(streaming.update)(state, z, y + 6)
+    with pytest.raises(ValueError, match="that entered in compiled code was invalid"):
+        streaming.decompose(streaming.update(spoilt, z, y))
     for arguments, message in (
         ((lanes[1], y), "logits must not be NaN; row 7"),
         ((z, y + 6), r"labels must be integers in \[0, 6\)"),

@@ -70,11 +70,11 @@ def fit_matrix_scaling(
     Returns:
         `MatrixScalingFit` over the broadcast of the leading axes. AT_UPPER_BOUND where the loss has no minimum because
         classes are separable: some coefficients whose loss is within about 1e-4 (float32) or 1e-6 (float64) of its
-        infimum, relatively. NOT_IDENTIFIED where, without
-        off-diagonal penalty, the logits of some class are an affine function of those of the others, as for
-        `binary_logits`, or, with one, those of all classes are multiples of one: one of the optima; without any penalty
-        the one where W differs from I/T the least. INVALID_INPUT, NaN, for NaN and infinite logits, labels out of range
-        and bad weights; an eager call raises `ValueError` if no lane is usable.
+        infimum, relatively. NOT_IDENTIFIED where, without off-diagonal penalty, the logits of some class are an affine
+        function of those of the others, as for `binary_logits`, or, with one, those of all classes are multiples of
+        one: one of the optima; without any penalty the one where W differs from I/T the least. INVALID_INPUT, NaN, for
+        NaN and infinite logits, labels out of range and bad weights; an eager call raises `ValueError` if no lane is
+        usable.
 
     Consistent where the map is of this form. Differentiable in logits and weights, to every order (0 at a bound).
     Equivariant to permutations of the classes where the optimum is unique. Cost: 4 to 8 Newton steps, O(n k^4) each up

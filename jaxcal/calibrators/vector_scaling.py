@@ -53,10 +53,10 @@ def fit_vector_scaling(logits, labels, *, weights=None) -> VectorScalingFit:
     Returns:
         `VectorScalingFit` over the broadcast of the leading axes. AT_UPPER_BOUND where the loss has no minimum because
         classes are separable: some coefficients whose loss is within about 1e-4 (float32) or 1e-6 (float64) of its
-        infimum, relatively. NOT_IDENTIFIED where the logit of a
-        class is constant (its factor is 1/T of temperature scaling) or those of all are affine functions of one, as
-        (-s, s): one of the optima. IMPOSSIBLE_EVENT, NaN, for a label that is masked. INVALID_INPUT, NaN, for NaN,
-        +inf, labels out of range and bad weights; an eager call raises `ValueError` if no lane is usable.
+        infimum, relatively. NOT_IDENTIFIED where the logit of a class is constant (its factor is 1/T of temperature
+        scaling) or those of all are affine functions of one, as (-s, s): one of the optima. IMPOSSIBLE_EVENT, NaN, for
+        a label that is masked. INVALID_INPUT, NaN, for NaN, +inf, labels out of range and bad weights; an eager call
+        raises `ValueError` if no lane is usable.
 
     Consistent where the map is of this form. Differentiable in logits and weights, to every order (0 at a bound).
     Equivariant to permutations of the classes where the optimum is unique. Cost: 4 to 8 Newton steps, O(n k^2) each.

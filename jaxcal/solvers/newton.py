@@ -72,7 +72,7 @@ def damped_newton(look: Callable, start: jax.Array, active: jax.Array) -> Descen
     A step is taken in full if the objective falls by it, else shortened, at most to log(1 + r) / r of it, r the reach:
     with that the logistic losses fall from any start. Where directions that hardly count spoil the step, a ridge stops
     these for a while. Once the predicted decrease is a rounding of the objective a last step follows. Where classes are
-    separable the loss has no minimum: it ends within a rounding of the infimum, the last steps longer than Newton's.
+    separable the loss has no minimum: it ends near the infimum, the last steps longer than Newton's.
     After 50 steps a predicted decrease of 16 eps ends it, too, or of 2.5e-8 where it has no minimum.
     """
     eps = jnp.finfo(start.dtype).eps
