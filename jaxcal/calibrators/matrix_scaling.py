@@ -76,6 +76,9 @@ def fit_matrix_scaling(
         NaN and infinite logits, labels out of range and bad weights; an eager call raises `ValueError` if no lane is
         usable.
 
+    float32 does not suffice where offsets of rows are 300 times as large as what tells the classes, or a row is a
+    thousand times as large as the others: the loss may end far above its minimum. Centre the rows, or use float64.
+
     Consistent where the map is of this form. Differentiable in logits and weights, to every order (0 at a bound).
     Equivariant to permutations of the classes where the optimum is unique. Cost: 4 to 8 Newton steps, O(n k^4) each up
     to k = 16, of 5 to 30 conjugate gradient steps, O(n k^2) each, beyond.
