@@ -1,5 +1,9 @@
 """The numerical building blocks against mpmath, NumPy and brute force."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import mpmath
@@ -201,6 +205,30 @@ def test_argsort_is_stable_over_the_last_axis_with_nan_last(dtype):
     if dtype == "float32":
         np.testing.assert_array_equal(argsort(values), expected)
         np.testing.assert_array_equal(jax.vmap(argsort)(values), expected)
+
+
+_SORT_IN_A_LOOP = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxcal.solvers import argsort
+x = np.random.default_rng(0).normal(size=(600, 3200)).astype(np.float32)
+found = jax.jit(lambda x: jax.lax.map(lambda c: argsort(c * x), jnp.array([1.0, -1.0])))(x)
+print(bool((np.take_along_axis(-x, np.asarray(found[1]), 1) == np.sort(-x)).all()))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a process cannot be confined to one core here")
+def test_argsort_in_a_loop_ends_on_a_single_core():
+    # a callback that gives its argument back to the device waits for the only thread, which waits for it
+    done = subprocess.run([sys.executable, "-c", _SORT_IN_A_LOOP], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_argsort_is_constant_for_derivatives():
