@@ -127,6 +127,28 @@ def test_a_killed_process_loses_nothing(tmp_path):
         jaxcal.History(labels[::-1].copy(), path=path)
 
 
+@pytest.mark.once
+def test_a_second_process_is_noticed(tmp_path):
+    path = tmp_path / "run.jsonl"
+    z, labels = _epochs()
+    first = jaxcal.History(labels, path=path)
+    first.record(z[0])
+    second = jaxcal.History(labels, path=path)
+    second.record(z[1])
+    written = path.read_text()
+    for again in (z[2], z[2]):
+        with pytest.raises(RuntimeError, match="run.jsonl was changed by another process"):
+            first.record(again)
+    with pytest.raises(RuntimeError, match="run.jsonl was changed by another process"):
+        first.record(z[2], step=0)  # would write the file anew
+    assert first.steps == [0] and path.read_text() == written
+    second.record(z[2])
+    assert [row["step"] for row in read_history(path)[1]] == [0, 1, 2]
+    path.unlink()
+    with pytest.raises(RuntimeError, match="run.jsonl was changed"):
+        second.record(z[3])
+
+
 def test_a_diverged_epoch_is_null_in_the_file(tmp_path):
     z, labels = _epochs()
     history = jaxcal.History(labels, path=tmp_path / "run.jsonl")
