@@ -85,6 +85,7 @@ class History:
         self._rows: list[dict[str, Any]] = []
         self._of = {"loss": _name(loss), "calibrator": "temperature" if calibrator is None else _name(calibrator)}
         self._path = None if path is None else Path(os.path.realpath(path))
+        self._classes = None
         self._size = None  # of the file as it was written last
         if self._path is not None and self._path.exists() and not self._path.is_file():
             raise ValueError(f"{path} exists and is no file")
@@ -132,7 +133,10 @@ class History:
             raise ValueError(f"logits of batch shape {shape}, those before had {np.shape(self._rows[-1]['risk'])}")
         if self._top is not None and self._top >= logits.shape[-1]:
             raise ValueError(f"top must be less than the number of classes, {logits.shape[-1]}, got {self._top}")
+        if self._classes not in (None, logits.shape[-1]):
+            raise ValueError(f"logits of {logits.shape[-1]} classes, those before had {self._classes}")
         self._require_unchanged()
+        self._classes = logits.shape[-1]
         row = {"step": step, "time": time.time()} | {name: a.tolist() for name, a in found.items()}
         row |= {name: float(value) for name, value in scalars.items()}
         self._keep(step, logits, labels, found["temperature"])

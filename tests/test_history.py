@@ -185,6 +185,8 @@ def test_bad_arguments(tmp_path):
         history.record(z)
     with pytest.raises(ValueError, match="labels must have shape"):
         history.record(z[0][:-1])
+    with pytest.raises(ValueError, match="logits of 5 classes, those before had 4"):
+        history.record(np.zeros((N, 5), np.float32))
     with pytest.raises(ValueError, match="no 'loss' in this history"):
         history.array("loss")
     with pytest.raises(ValueError, match=r"labels must be integers in \[0, 4\)"):
