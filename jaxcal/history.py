@@ -188,8 +188,23 @@ class History:
     def decompose(self, **options) -> Decomposition:
         """All epochs decomposed at once, fields `(..., epochs)`; options are those of `jaxcal.decompose`.
 
-        With `top=m` the log loss and a temperature can be had, and the option is `weights`, `(n,)`: of a part of the
-        rows, or of a bootstrap. The risk is then exact, T and refinement nearly so (`TopLogits.decompose`).
+        `weights` in place of the history's own take a part of the rows, or draw them anew as a bootstrap does. With
+        `top=m` they are the only option: the log loss and a temperature can be had, the risk exactly, T and refinement
+        nearly so (`jaxcal.top_logits` says how nearly).
+
+        Examples:
+            >>> import jax
+            >>> import jaxcal
+            >>> truth = 2 * jax.random.normal(jax.random.key(0), (500, 100))
+            >>> labels = jax.random.categorical(jax.random.key(1), truth)
+            >>> history = jaxcal.History(labels, top=8)
+            >>> for epoch in range(3):  # better from one to the next
+            ...     noise = jax.random.normal(jax.random.key(2 + epoch), truth.shape)
+            ...     numbers = history.record(truth + noise / (1 + epoch))
+            >>> draws = jax.random.poisson(jax.random.key(5), 1.0, (200, 1, 500))
+            >>> refinement = history.decompose(weights=draws).refinement  # (200, 3)
+            >>> print(jax.numpy.quantile(refinement[:, 2] - refinement[:, 0], jax.numpy.array([0.025, 0.975])) < 0)
+            [ True  True]
         """
         options = {"weights": self._weights} | options
         if self.kept != "top":

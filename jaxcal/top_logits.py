@@ -60,7 +60,8 @@ class TopLogits:
         """Risk, calibration and refinement under the log loss after temperature scaling, for these or other weights.
 
         Args:
-            labels: those that the rows were made with, `(n,)`; weights: counts `(..., n)`, 0 for rows left out.
+            labels: those that the rows were made with, `(n,)`; weights: counts `(..., n)`, 0 for rows left out. Lanes
+                of weights are computed at once: with many, a few at a time take less memory.
 
         Returns:
             `jaxcal.Decomposition` over the broadcast of the batch axes. The risk is exact, and with the weights of the

@@ -43,6 +43,9 @@ def test_numbers_of_every_epoch(lanes, tmp_path):
     assert all(isinstance(value, float) for value in returned[0].values()) and returned[1]["train_loss"] == 0.4
     np.testing.assert_array_equal(history.select(), jaxcal.select_epoch(history.array("refinement")))
     np.testing.assert_array_equal(history.logits(), stacked)
+    other = np.arange(N) % 2
+    found = history.decompose(weights=other)
+    np.testing.assert_allclose(found.refinement, jaxcal.decompose(stacked, labels, weights=other).refinement)
     brier = history.decompose(loss=jaxcal.brier_loss).refinement
     np.testing.assert_allclose(
         brier, jaxcal.decompose(stacked, labels, weights=weights, loss=jaxcal.brier_loss).refinement
