@@ -157,7 +157,18 @@ def refinement_scorer(estimator, X, y) -> float:
     """Minus the refinement of a fitted classifier's forecasts, larger is better, as scikit-learn's scorers are.
 
     For `HistGradientBoostingClassifier(early_stopping=True, scoring=refinement_scorer)`, `GridSearchCV(...,
-    scoring=refinement_scorer)`, or as the value of an objective of Optuna.
+    scoring=refinement_scorer)`, or as the value of an objective of Optuna (its pruning epoch by epoch: README, "In your
+    training loop").
+
+    Examples:
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.ensemble import GradientBoostingClassifier
+        >>> from sklearn.model_selection import cross_val_score
+        >>> from jaxcal import boosting
+        >>> def objective(trial):  # optuna.create_study(direction="maximize").optimize(objective, n_trials=100)
+        ...     model = GradientBoostingClassifier(max_depth=trial.suggest_int("max_depth", 1, 4), n_estimators=5)
+        ...     X, y = load_iris(return_X_y=True)
+        ...     return cross_val_score(model, X, y, cv=3, scoring=boosting.refinement_scorer).mean()
     """
     return -refinement_metric(_class_numbers(estimator, y), estimator.predict_proba(X))
 

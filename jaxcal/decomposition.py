@@ -134,7 +134,7 @@ def _with_temperature(loss, logits, labels, weights):
         fit.risk - jax.lax.stop_gradient(fit.risk)
     )  # with the derivative of the fit
     refinement = jnp.where(fit.risk > risk, at_one, fit.risk)
-    return _assemble(loss, z.shape[-1], y, w, risk, refinement, fit.status, fit)
+    return assemble(loss, z.shape[-1], y, w, risk, refinement, fit.status, fit)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -145,10 +145,10 @@ def _with_map(loss, logits, labels, weights, log_probabilities, status):
     status = jnp.full(risk.shape, Status.CONVERGED, jnp.int32) if status is None else status
     status = jnp.broadcast_to(jnp.asarray(status, jnp.int32), risk.shape)
     status = jnp.where(jnp.isnan(risk), Status.INVALID_INPUT, status)
-    return _assemble(loss, z.shape[-1], y, w, risk, refinement, status, None)
+    return assemble(loss, z.shape[-1], y, w, risk, refinement, status, None)
 
 
-def _assemble(loss, num_classes, labels, weights, risk, refinement, status, fit):
+def assemble(loss, num_classes, labels, weights, risk, refinement, status, fit):
     frequencies = _class_frequencies(labels, weights, num_classes, risk.dtype)
     uncertainty = jnp.broadcast_to(loss._entropy(frequencies), risk.shape)
     invalid = status == Status.INVALID_INPUT

@@ -30,6 +30,7 @@ class EarlyStoppingState:
         waited: updates in a row without an improvement, int32; 0 before the first.
         patience: how many end the training, int32; the largest int32 for a rule that never does.
         min_delta: how much smaller counts, in the units of the value.
+        sizes: rows and classes of the logits of `update`, int32 `(2,)`; 0 before the first.
         best_params: parameters at the last improvement, those of `init` before the first; None without.
     """
 
@@ -39,6 +40,7 @@ class EarlyStoppingState:
     waited: jax.Array
     patience: jax.Array
     min_delta: jax.Array
+    sizes: jax.Array
     best_params: Any
 
     @property
@@ -69,6 +71,10 @@ def init(
         `EarlyStoppingState`, a pytree of arrays for `jax.jit`, `jax.lax.scan` and checkpoints.
     """
     patience, min_delta = _require_rule(patience, min_delta)
+    if isinstance(params, int | float | complex | np.generic):
+        raise TypeError(
+            f"params must be a pytree of arrays or None, got {params!r}; patience is a keyword: patience=10"
+        )
     full = lambda value, dtype: jnp.full(batch_shape, value, dtype)  # noqa: E731
     kept = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if _is_array(leaf) else leaf, params)
     _require_lanes(kept, batch_shape)
@@ -79,6 +85,7 @@ def init(
         waited=full(0, jnp.int32),
         patience=jnp.int32(patience),
         min_delta=jnp.asarray(min_delta, float),
+        sizes=jnp.zeros(2, jnp.int32),
         best_params=kept,
     )
 
@@ -120,7 +127,8 @@ def update(
         The new state. Break where `state.stopped`; keep `state.best_params`.
 
     A network that has diverged, whose logits are NaN or infinite, is no improvement and raises nothing; in an eager
-    call with finite logits, labels and weights that are wrong raise `ValueError`. Patience runs from the first
+    call with finite logits, labels and weights that are wrong raise `ValueError`, and so do logits with another number
+    of rows or classes than before. Patience runs from the first
     improvement: a training without any finite value does not stop. Decisions are those of `jaxcal.select_epoch`. Cost:
     that of the metric (of the refinement about four log-loss passes) and a copy of the parameters.
 
@@ -141,13 +149,26 @@ def update(
     References:
         Berta, Holzmueller, Jordan and Bach, "Rethinking early stopping: refine, then calibrate", arXiv 2501.19195.
     """
+    if not callable(metric):
+        raise TypeError(
+            "metric must be a function metric(logits, labels, weights=weights) such as early_stopping.refinement or "
+            f"jaxcal.risk, got {metric!r}"
+        )
     logits = checks.as_logits(logits)
+    checks.require_rows(logits, "early_stopping.update")
     labels = checks.as_labels(labels, logits)
     weights = checks.as_weights(weights, checks.rows(logits, labels), checks.compute_dtype(logits))
+    sizes = np.array(logits.shape[-2:], np.int32)
+    if not checks.is_traced(state.sizes):
+        before = np.asarray(state.sizes).reshape(-1, 2)
+        if before.any() and (before != sizes).any():
+            n, k = before[0].tolist()
+            raise ValueError(f"validation logits had n = {n} rows and k = {k} classes before, got shape {logits.shape}")
     value = _compiled(metric)(logits, labels, weights)
     if not checks.is_traced(value) and np.isnan(value).all() and np.isfinite(logits).all():
         metric(logits, labels, weights=weights)  # raises, and says why
-    return update_value(state, value, params)
+    new = update_value(state, value, params)
+    return replace(new, sizes=jnp.broadcast_to(jnp.asarray(sizes), state.sizes.shape))
 
 
 def update_value(state: EarlyStoppingState, value, params=None) -> EarlyStoppingState:
@@ -162,6 +183,10 @@ def update_value(state: EarlyStoppingState, value, params=None) -> EarlyStopping
     if structure != other:
         raise ValueError(f"params must be a pytree as init has it, {structure}, got {other}")
     arrays = [i for i, leaf in enumerate(given) if _is_array(leaf)]
+    for i in arrays:
+        if jnp.shape(given[i]) != jnp.shape(kept[i]):
+            name = jax.tree_util.keystr(jax.tree_util.tree_leaves_with_path(params)[i][0])
+            raise ValueError(f"params{name} has shape {jnp.shape(given[i])}, init had {jnp.shape(kept[i])}")
     rule = replace(state, best_params=[kept[i] for i in arrays])
     new = _update(rule, value, [given[i] for i in arrays])
     for i, leaf in zip(arrays, new.best_params, strict=True):

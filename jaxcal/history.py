@@ -21,6 +21,7 @@ from jaxcal.decomposition import Decomposition, decompose
 from jaxcal.early_stopping import select_epoch
 from jaxcal.losses import ProperLoss, log_loss
 from jaxcal.metrics import accuracy
+from jaxcal.top_logits import TopLogits, thin
 
 FIELDS = ("risk", "calibration", "refinement", "temperature", "accuracy")
 
@@ -31,16 +32,20 @@ class History:
     Args:
         labels: integers `(n,)` of the validation rows; weights: counts `(n,)`.
         path: JSON-lines file that gets a line with every `record`, on disk before it returns: a killed process loses
-            nothing. An existing file of the same rows is continued; a file of others raises `ValueError`.
+            nothing. An existing file of the same rows is continued; a file of others raises `ValueError`. One process
+            writes at a time: where another has written since, `record` raises `RuntimeError`.
         budget: bytes for logits. They are kept in float32, then, lest they exceed it, in float16 (shifted so that the
             largest of a row is 0: errors of 5e-4 relative to the gaps), then dropped with a warning; the numbers of
             each epoch stay. 0 keeps none.
+        top: keep of each row, in float32, the `top` largest logits with their classes, the label's, and a summary of
+            the others: 8 top + 20 bytes a row instead of 4 k, for thousands of classes. The numbers of each epoch are
+            of all logits, whatever is kept.
         loss, calibrator: of `jaxcal.decompose`.
 
     Attributes:
         steps: list of the steps recorded.
-        kept: "float32", "float16" or "nothing", what there is of the logits. Those of an earlier process are gone:
-            a file that is continued keeps nothing.
+        kept: "float32", "float16", "top" or "nothing", what there is of the logits. Those of an earlier process are
+            gone: a file that is continued keeps nothing.
 
     Examples:
         >>> import jax
@@ -63,6 +68,7 @@ class History:
         weights=None,
         path=None,
         budget: int = 1 << 30,
+        top: int | None = None,
         loss: ProperLoss = log_loss,
         calibrator: Callable | None = None,
     ):
@@ -70,11 +76,17 @@ class History:
         self._weights = None if weights is None else np.asarray(weights)
         if self._labels.ndim != 1:
             raise ValueError(f"labels must have shape (n,), got {self._labels.shape}")
-        self._budget, self._logits, self.kept = budget, [], "float32" if budget else "nothing"
+        self._top = None if top is None else operator.index(top)
+        if self._top is not None and self._top < 1:
+            raise ValueError(f"top must be an integer >= 1 or None, got {top}")
+        self._budget, self._logits = budget, []
+        self.kept = "nothing" if not budget else "float32" if top is None else "top"
         self._numbers = jax.jit(partial(_numbers, loss, calibrator))
         self._rows: list[dict[str, Any]] = []
         self._of = {"loss": _name(loss), "calibrator": "temperature" if calibrator is None else _name(calibrator)}
         self._path = None if path is None else Path(os.path.realpath(path))
+        self._classes = None
+        self._size = None  # of the file as it was written last
         if self._path is not None and self._path.exists() and not self._path.is_file():
             raise ValueError(f"{path} exists and is no file")
         if self._path is not None and self._path.exists() and self._path.stat().st_size:
@@ -119,16 +131,22 @@ class History:
         shape = found["risk"].shape
         if self._rows and np.shape(self._rows[-1]["risk"]) != shape:
             raise ValueError(f"logits of batch shape {shape}, those before had {np.shape(self._rows[-1]['risk'])}")
+        if self._top is not None and self._top >= logits.shape[-1]:
+            raise ValueError(f"top must be less than the number of classes, {logits.shape[-1]}, got {self._top}")
+        if self._classes not in (None, logits.shape[-1]):
+            raise ValueError(f"logits of {logits.shape[-1]} classes, those before had {self._classes}")
+        self._require_unchanged()
+        self._classes = logits.shape[-1]
         row = {"step": step, "time": time.time()} | {name: a.tolist() for name, a in found.items()}
         row |= {name: float(value) for name, value in scalars.items()}
-        self._keep(step, np.asarray(logits, np.float32))
+        self._keep(step, logits, labels, found["temperature"])
         again = bool(self._rows) and step <= self._rows[-1]["step"]
         self._rows = [r for r in self._rows if r["step"] < step] + [row]
         if again:
             self._rewrite()
         elif self._path is not None:
             with self._path.open("a") as file:
-                _write(file, [row])
+                self._size = _write(file, [row])
         flat = {}
         for name in FIELDS:
             values = found[name]
@@ -152,13 +170,52 @@ class History:
 
     def logits(self) -> np.ndarray:
         """Logits of all epochs, `(..., epochs, n, k)`, float32 or float16, while they are kept."""
-        if self.kept == "nothing" or not self._logits:
-            raise ValueError("logits are not kept: the budget was too small, or the file is of an earlier process")
+        if self.kept == "top":
+            raise ValueError(f"only the {self._top} largest logits of a row are kept: history.top() has them")
+        self._require_kept()
         return np.moveaxis(np.stack([z for _, z in self._logits]), 0, -3)
 
+    def top(self) -> TopLogits:
+        """The largest logits of every row, with `History(..., top=m)`: those of all epochs as `jaxcal.top_logits` has
+        them, the epochs the last batch axis. Their log-probabilities are exact."""
+        if self._top is None:
+            raise ValueError("all logits are kept: history.logits() has them; top=m keeps the m largest of a row")
+        self._require_kept()
+        kept = [z for _, z in self._logits]
+        lanes = kept[0].inverse_temperature.ndim
+        return jax.tree.map(lambda *epochs: np.stack(epochs, axis=lanes), *kept)
+
     def decompose(self, **options) -> Decomposition:
-        """All epochs decomposed at once, fields `(..., epochs)`; options are those of `jaxcal.decompose`."""
-        return decompose(self.logits(), self._labels, weights=self._weights, **options)
+        """All epochs decomposed at once, fields `(..., epochs)`; options are those of `jaxcal.decompose`.
+
+        `weights` in place of the history's own take a part of the rows, or draw them anew as a bootstrap does. With
+        `top=m` they are the only option: the log loss and a temperature can be had, the risk exactly, T and refinement
+        nearly so (`jaxcal.top_logits` says how nearly).
+
+        Examples:
+            >>> import jax
+            >>> import jaxcal
+            >>> truth = 2 * jax.random.normal(jax.random.key(0), (500, 100))
+            >>> labels = jax.random.categorical(jax.random.key(1), truth)
+            >>> history = jaxcal.History(labels, top=8)
+            >>> for epoch in range(3):  # better from one to the next
+            ...     noise = jax.random.normal(jax.random.key(2 + epoch), truth.shape)
+            ...     numbers = history.record(truth + noise / (1 + epoch))
+            >>> draws = jax.random.poisson(jax.random.key(5), 1.0, (200, 1, 500))
+            >>> refinement = history.decompose(weights=draws).refinement  # (200, 3)
+            >>> print(jax.numpy.quantile(refinement[:, 2] - refinement[:, 0], jax.numpy.array([0.025, 0.975])) < 0)
+            [ True  True]
+        """
+        options = {"weights": self._weights} | options
+        if self.kept != "top":
+            return decompose(self.logits(), self._labels, **options)
+        others = {name for name, value in options.items() if name != "weights" and value is not None}
+        if others and (others != {"loss"} or options["loss"] is not log_loss):
+            raise ValueError(
+                f"{', '.join(sorted(others))}: of the {self._top} largest logits of a row only the log loss after a "
+                "temperature can be had; keep all logits, or name loss and calibrator when the History is made"
+            )
+        return self.top().decompose(self._labels, weights=options["weights"])
 
     def to_pandas(self):
         """A data frame with one row an epoch and lane; lanes are columns "lane", "lane 1", ... where there are some."""
@@ -182,16 +239,32 @@ class History:
         dims = {name: (*lanes[: a.ndim - 1], "step") for name, a in arrays.items()}
         return xarray.Dataset({name: (dims[name], a) for name, a in arrays.items()}, {"step": self.steps})
 
-    def _keep(self, step, logits):
+    def _require_kept(self):
+        if self.kept == "nothing" or not self._logits:
+            raise ValueError("logits are not kept: the budget was too small, or the file is of an earlier process")
+
+    def _require_unchanged(self):
+        if self._path is None:
+            return
+        size = self._path.stat().st_size if self._path.exists() else None
+        if size != self._size:
+            raise RuntimeError(f"{self._path} was changed by another process; a history is written by one at a time")
+
+    def _keep(self, step, logits, labels, temperature):
         self._logits = [(s, z) for s, z in self._logits if s < step]
         if self.kept == "nothing":
             return
-        size = sum(z.nbytes for _, z in self._logits)
+        if self.kept == "top":
+            logits = thin(self._top, logits, labels, 1 / temperature)
+            logits = jax.tree.map(lambda a: np.asarray(a, np.int32 if a.dtype.kind == "i" else np.float32), logits)
+        else:
+            logits = np.asarray(logits, np.float32)
+        size = sum(_bytes(z) for _, z in self._logits)
         if self.kept == "float32" and size + logits.nbytes > self._budget:
             self._logits, self.kept = [(s, _half(z)) for s, z in self._logits], "float16"
-            size = sum(z.nbytes for _, z in self._logits)
-        logits = logits if self.kept == "float32" else _half(logits)
-        if size + logits.nbytes > self._budget:
+            size = sum(_bytes(z) for _, z in self._logits)
+        logits = _half(logits) if self.kept == "float16" else logits
+        if size + _bytes(logits) > self._budget:
             self._logits, self.kept = [], "nothing"
             warnings.warn(f"logits exceed the budget of {self._budget} bytes and are kept no longer", stacklevel=3)
             return
@@ -206,10 +279,8 @@ class History:
             return
         beside = self._path.with_name(self._path.name + ".new")
         with beside.open("w") as file:
-            _write(
-                file,
-                [{"jaxcal history": 1, "rows": len(self._labels), "data": self._fingerprint()} | self._of, *self._rows],
-            )
+            header = {"jaxcal history": 1, "rows": len(self._labels), "data": self._fingerprint()} | self._of
+            self._size = _write(file, [header, *self._rows])
         beside.replace(self._path)
 
 
@@ -250,10 +321,16 @@ def _plain(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _write(file, rows) -> None:
+def _write(file, rows) -> int:
+    """Write lines to the disk; returns the size of the file."""
     file.write("".join(json.dumps({name: _plain(v) for name, v in row.items()}) + "\n" for row in rows))
     file.flush()
     os.fsync(file.fileno())
+    return os.fstat(file.fileno()).st_size
+
+
+def _bytes(kept) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(kept))
 
 
 def _half(logits: np.ndarray) -> np.ndarray:

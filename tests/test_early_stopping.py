@@ -208,7 +208,27 @@ BAD = [
         lambda z, y: early_stopping.update(early_stopping.init(), z, y, {"w": 0.0}),
         "a pytree as init has it",
     ),
+    (
+        lambda z, y: early_stopping.update_value(
+            early_stopping.init({"w": [jnp.zeros(2), jnp.zeros(1)]}), 0.5, {"w": [jnp.zeros(2), jnp.zeros(3)]}
+        ),
+        r"params\['w'\]\[1\] has shape \(3,\), init had \(1,\)",
+    ),
+    (
+        lambda z, y: _then(z, y, z[:-1], y[:-1]),
+        r"validation logits had n = 60 rows and k = 3 classes before, got shape \(59, 3\)",
+    ),
+    (lambda z, y: _then(z, y, z[:, :2], y % 2), r"n = 60 rows and k = 3 classes before, got shape \(60, 2\)"),
+    (
+        lambda z, y: early_stopping.update(early_stopping.init(), z[0], y[0]),
+        r"logits of shape \(..., n, k\), got \(3,\)",
+    ),
 ]
+
+
+def _then(z, labels, more, other_labels):
+    state = early_stopping.update(early_stopping.init(), z, labels)
+    early_stopping.update(state, more, other_labels)
 
 
 @pytest.mark.parametrize("call, message", BAD)
@@ -218,3 +238,24 @@ def test_bad_arguments(call, message):
         call(z[0], labels)
     with pytest.raises(TypeError, match="value must be floating point"):
         early_stopping.update_value(early_stopping.init(), 1)
+    for value in (10, 0.5, np.float32(3)):
+        with pytest.raises(
+            TypeError, match=r"params must be a pytree of arrays or None, got .*; patience is a keyword"
+        ):
+            early_stopping.init(value)
+    with pytest.raises(TypeError, match=r"metric must be a function metric\(logits, .*, got 'risk'"):
+        early_stopping.update(early_stopping.init(), z[0], labels, metric="risk")
+
+
+def test_sizes_of_states_of_vmap_and_of_compiled_loops():
+    """They are remembered there too, for the eager update that comes next."""
+    z, labels = _epochs((4,))
+    step = lambda state, logits: (early_stopping.update(state, logits, labels), None)  # noqa: E731
+    start = early_stopping.init(patience=2, batch_shape=(4,))
+    scanned = jax.jit(lambda z: jax.lax.scan(step, start, z)[0])(z)
+    mapped = jax.vmap(lambda logits: early_stopping.update(early_stopping.init(patience=2), logits, labels))(z[0])
+    for state in (scanned, mapped):
+        same = early_stopping.update(state, z[0], labels)
+        assert same.best_value.shape == (4,) and same.sizes.shape == state.sizes.shape
+        with pytest.raises(ValueError, match=r"n = 60 rows and k = 3 classes before, got shape \(4, 50, 3\)"):
+            early_stopping.update(state, z[0][:, :50], labels[:50])

@@ -43,6 +43,9 @@ def test_numbers_of_every_epoch(lanes, tmp_path):
     assert all(isinstance(value, float) for value in returned[0].values()) and returned[1]["train_loss"] == 0.4
     np.testing.assert_array_equal(history.select(), jaxcal.select_epoch(history.array("refinement")))
     np.testing.assert_array_equal(history.logits(), stacked)
+    other = np.arange(N) % 2
+    found = history.decompose(weights=other)
+    np.testing.assert_allclose(found.refinement, jaxcal.decompose(stacked, labels, weights=other).refinement)
     brier = history.decompose(loss=jaxcal.brier_loss).refinement
     np.testing.assert_allclose(
         brier, jaxcal.decompose(stacked, labels, weights=weights, loss=jaxcal.brier_loss).refinement
@@ -127,6 +130,28 @@ def test_a_killed_process_loses_nothing(tmp_path):
         jaxcal.History(labels[::-1].copy(), path=path)
 
 
+@pytest.mark.once
+def test_a_second_process_is_noticed(tmp_path):
+    path = tmp_path / "run.jsonl"
+    z, labels = _epochs()
+    first = jaxcal.History(labels, path=path)
+    first.record(z[0])
+    second = jaxcal.History(labels, path=path)
+    second.record(z[1])
+    written = path.read_text()
+    for again in (z[2], z[2]):
+        with pytest.raises(RuntimeError, match="run.jsonl was changed by another process"):
+            first.record(again)
+    with pytest.raises(RuntimeError, match="run.jsonl was changed by another process"):
+        first.record(z[2], step=0)  # would write the file anew
+    assert first.steps == [0] and path.read_text() == written
+    second.record(z[2])
+    assert [row["step"] for row in read_history(path)[1]] == [0, 1, 2]
+    path.unlink()
+    with pytest.raises(RuntimeError, match="run.jsonl was changed"):
+        second.record(z[3])
+
+
 def test_a_diverged_epoch_is_null_in_the_file(tmp_path):
     z, labels = _epochs()
     history = jaxcal.History(labels, path=tmp_path / "run.jsonl")
@@ -163,6 +188,8 @@ def test_bad_arguments(tmp_path):
         history.record(z)
     with pytest.raises(ValueError, match="labels must have shape"):
         history.record(z[0][:-1])
+    with pytest.raises(ValueError, match="logits of 5 classes, those before had 4"):
+        history.record(np.zeros((N, 5), np.float32))
     with pytest.raises(ValueError, match="no 'loss' in this history"):
         history.array("loss")
     with pytest.raises(ValueError, match=r"labels must be integers in \[0, 4\)"):

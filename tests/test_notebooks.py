@@ -12,6 +12,7 @@ import pytest
 NOTEBOOKS = pathlib.Path(__file__).parent.parent / "notebooks"
 NAMES = (
     "choosing_a_calibrator",
+    "next_token_logits",
     "rank_calibration",
     "theory_learning_curves",
     "theory_maps",

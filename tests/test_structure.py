@@ -30,7 +30,7 @@ FLOORS = [
     {"calibrators", "cross_fit"},
     {"metrics"},
     {"decomposition", "selection"},
-    {"early_stopping", "streaming", "bootstrap"},
+    {"early_stopping", "streaming", "bootstrap", "top_logits"},
     {"boosting", "history", "plots", "sklearn", "cli", "__main__"},
 ]
 FLOOR = {

@@ -92,6 +92,47 @@ def test_seeds_side_by_side_in_one_compiled_loop():
 
 
 @pytest.mark.once
+def test_optuna_ends_trials_by_their_refinement():
+    optuna = pytest.importorskip("optuna", reason="needs optuna")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    gradient = jax.jit(jax.grad(lambda params: jaxcal.risk(_network(params, X), Y)))
+    curves = []
+
+    def objective(trial):
+        optimizer = optax.adam(trial.suggest_float("rate", 1e-6, 1.0, log=True))
+        params = _weights(jax.random.key(0))
+        opt_state = optimizer.init(params)
+        state = early_stopping.init(patience=PATIENCE)
+        curves.append([])
+        for epoch in range(EPOCHS):
+            updates, opt_state = optimizer.update(gradient(params), opt_state)
+            params = optax.apply_updates(params, updates)
+            logits = _network(params, X_VAL)
+            curves[-1].append(float(jaxcal.decompose(logits, Y_VAL).refinement))
+            state = early_stopping.update(state, logits, Y_VAL)
+            trial.report(float(state.best_value), epoch)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+            if state.stopped:
+                break
+        return float(state.best_value)
+
+    study = optuna.create_study(pruner=optuna.pruners.MedianPruner(n_startup_trials=1))
+    for rate in (0.02, 1e-6):  # the second one learns nothing
+        study.enqueue_trial({"rate": rate})
+    study.optimize(objective, n_trials=2)
+    good, bad = study.trials
+    assert good.state == optuna.trial.TrialState.COMPLETE and bad.state == optuna.trial.TrialState.PRUNED
+    np.testing.assert_allclose(good.value, min(curves[0]), rtol=1e-6)
+    assert len(curves[0]) == np.argmin(curves[0]) + PATIENCE + 1
+    for trial, curve in zip(study.trials, curves, strict=True):
+        np.testing.assert_allclose(list(trial.intermediate_values.values()), np.minimum.accumulate(curve), rtol=1e-6)
+    # pruned at the first epoch at which it was behind the other
+    behind = np.minimum.accumulate(curves[1]) > np.minimum.accumulate(curves[0])[: len(curves[1])]
+    assert behind[-1] and not behind[1:-1].any()
+
+
+@pytest.mark.once
 def test_flax_nnx():
     nnx = pytest.importorskip("flax.nnx", reason="needs flax")
     rngs = nnx.Rngs(0)
