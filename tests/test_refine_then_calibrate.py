@@ -212,7 +212,7 @@ def _command(*arguments):
 
 def test_the_command_in_small(tmp_path):
     pytest.importorskip("xgboost")
-    assert "4 units are missing" in _command("trees", "networks", "--quick", "--minutes", 0, "--results", tmp_path)
+    assert "2 units are missing" in _command("trees", "networks", "--quick", "--minutes", 0, "--results", tmp_path)
     assert _command("--quick", "--results", tmp_path).endswith("complete\n")
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert _command("--quick", "--results", tmp_path) == "complete\n"

@@ -25,7 +25,7 @@ def run(unit: dict, quick: bool) -> tuple[list[dict], dict]:
     seeds = 2 if quick else 10
     start = time.perf_counter()
     if unit["data"] in IMAGES:
-        recipe = networks.Recipe("mlp", (128, 128), 128, 3 if quick else 60, "adamw", objective=unit["a"])
+        recipe = networks.Recipe("mlp", (128, 128), 128, 4 if quick else 60, "adamw", objective=unit["a"])
         split = vision.stack_of_seeds(unit["data"], 0.1, seeds)
         num_classes = 10
     else:

@@ -82,3 +82,16 @@ def headline(rows: pd.DataFrame) -> pd.DataFrame:
             values = relative(group[part], ["data"])["refinement"]
             found.append({"model": model, "level": level, "data": size} | compared(values))
     return pd.DataFrame(found)
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """The headline as the README shows it."""
+    lines = ["| model | chosen among | tables | problems | change of test log loss | better / worse | Wilcoxon p |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    among = {"default": "epochs", "tuned": "30 configurations and their epochs"}
+    for row in table.to_dict("records"):
+        change = f"{row['mean %']:+.2f} % [{row['low %']:+.2f}, {row['high %']:+.2f}]"
+        counts = f"{row['better']} / {row['worse']}"
+        cells = [row["model"], among[row["level"]], row["data"], row["data sets"], change, counts]
+        lines.append("| " + " | ".join(map(str, [*cells, f"{row['Wilcoxon p']:.2g}"])) + " |")
+    return "\n".join(lines)

@@ -102,7 +102,9 @@ def run(unit: dict, quick: bool) -> tuple[list[dict], dict]:
     y, y_test = split.validation.y, split.test.y
     _, epoch = stopping.choose(stopping.curves(logits, y, ("log loss",))["log loss"])
     given, asked = logits[0, epoch], test(0, epoch)
-    constant = jaxcal.log_loss.entropy(np.log(np.bincount(y_test) / len(y_test))).item()
+    frequencies = np.log(np.bincount(y_test, minlength=data.num_classes) / len(y_test))
+    constant = {"constant forecast": float(jaxcal.log_loss.entropy(frequencies))}
+    constant["constant Brier"] = float(jaxcal.brier_loss.entropy(frequencies))
     rows = [
         {"implementation": "none", "log loss": _risk(asked, y_test), "Brier": _risk(asked, y_test, jaxcal.brier_loss)}
     ]
@@ -118,7 +120,7 @@ def run(unit: dict, quick: bool) -> tuple[list[dict], dict]:
         log_p = runs[-1][1]
         losses = {"log loss": _risk(log_p, y_test), "Brier": _risk(log_p, y_test, jaxcal.brier_loss)}
         rows.append({"implementation": name, "seconds": seconds} | losses)
-    return rows, {"validation": len(y), "classes": data.num_classes, "constant forecast": constant}
+    return rows, {"validation": len(y), "classes": data.num_classes} | constant
 
 
 def _risk(logits, labels, loss=jaxcal.log_loss) -> float:
