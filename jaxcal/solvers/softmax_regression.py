@@ -145,7 +145,7 @@ class _Problem(NamedTuple):
 def _standardized(base, features, labels, weights, penalty):
     share = weights / jnp.sum(weights)
     new, basis, full = features.standardized(share, penalty)
-    # where penalties differ most, on and off the diagonal, features are not mixed: coefficients are near their best
+    # beside free diagonals, features whose penalty is strong are not mixed: there raw coefficients need no correction
     shares = _shares(features, penalty)
     gauge = jnp.where(jnp.any(shares == 0) | (shares == 0), shares, 1 / len(penalty))
     return _Problem(new, basis, _identified(features, share, penalty, full), share, penalty, gauge)
