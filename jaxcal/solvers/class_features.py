@@ -19,6 +19,10 @@ _NEARLY_DEPENDENT = 1e-4
 # float64 may have been float32 before.
 _HANDED_OVER = 2.0**-52
 
+# Penalized directions are stretched as if they had this share of the variance at least: more stretching rounds the
+# coefficients that penalties hold near 0 (float32, separable classes), less leaves what depends nearly ill-conditioned.
+_LEAST_MIXED = 1e-3
+
 
 def dot(a: jax.Array, b: jax.Array) -> jax.Array:
     """Matrix product with all digits: accelerators would round float32 to 10 bits."""
@@ -212,7 +216,7 @@ def _uncorrelated(unit, w, noise):
 
 
 def _conditioned(unit, w, penalty):
-    """A, `(d, d)`, with A' (C + penalty) A = I for the covariance C of rows of mean 0 and variance one.
+    """A, `(d, d)`, with A' (C + penalty) A near I for the covariance C of rows of mean 0 and variance one.
 
     But rows whose penalty is above what they tell stay as they are: coefficients of them that are free must not be
     mixed with others that are held.
@@ -223,7 +227,7 @@ def _conditioned(unit, w, penalty):
     scale = jnp.sqrt(1 + penalty)
     rows = jnp.where(mixed[:, None], unit / scale[:, None], 0)
     size, axes = jnp.linalg.eigh(dot(rows * w, rows.T) + jnp.diag(jnp.where(mixed, penalty / scale**2, 1)))
-    size = jnp.maximum(size, d * jnp.finfo(w.dtype).eps)
+    size = jnp.maximum(size, _LEAST_MIXED)
     own = jnp.eye(d, dtype=w.dtype)
     both = mixed[:, None] & mixed
     turn = jnp.where(both, dot(axes / jnp.sqrt(size), axes.T), own)  # symmetric: rows that stay are not moved
