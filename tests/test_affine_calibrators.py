@@ -470,7 +470,7 @@ def _penalized_objective(matrix, bias, x, labels, off_diagonal, intercept):
     """In NumPy and float64."""
     matrix, bias, x = (np.asarray(a, np.float64) for a in (matrix, bias, x))
     predictor = x @ matrix.T + bias
-    loss = np.mean(np.log(np.exp(predictor).sum(-1)) - predictor[np.arange(len(labels)), labels])
+    loss = -np.mean(_log_softmax(predictor)[np.arange(len(labels)), labels])
     k = len(bias)
     return loss + off_diagonal * np.mean(matrix[~np.eye(k, dtype=bool)] ** 2) + intercept * np.mean(bias**2)
 
@@ -529,6 +529,79 @@ def test_dirichlet_of_over_confident_classes(kind):
     entropy = -np.sum(frequencies * np.log(np.where(frequencies > 0, frequencies, 1)), axis=-1)
     assert np.all(fit.risk < entropy + 0.02)  # W = 0 and b = 0.01 log of the frequencies is among the maps
     np.testing.assert_allclose(fit.risk, jaxcal.risk(fit(jnp.asarray(z)), y), rtol=1e-4)
+
+
+def _best_of(x, y, off_diagonal, intercept):
+    """SciPy's minimum of `_penalized_objective`, in coordinates in which the features have variance one."""
+    n, k = x.shape
+    mean, share, hot = x.mean(0), np.full((k, k), off_diagonal / (k * (k - 1))), np.eye(k)[y]
+    np.fill_diagonal(share, 0)
+    turn = np.diag(1 / x.std(0))
+    if not off_diagonal:  # uncorrelated, too
+        _, size, axes = np.linalg.svd((x - mean) @ turn / n**0.5, full_matrices=False)
+        turn = turn @ axes.T / size
+    new = (x - mean) @ turn
+    scale = abs(x @ np.ones(k)).max()
+
+    def split(theta):
+        matrix = theta[: k * k].reshape(k, k) @ turn.T + theta[-1] / scale * np.eye(k)
+        return matrix, theta[k * k : -1] - matrix @ mean
+
+    def value_and_slope(theta):
+        matrix, bias = split(theta)
+        log_p = _log_softmax((x - mean) @ matrix.T + bias + matrix @ mean)
+        value = -np.mean(np.sum(hot * log_p, axis=1)) + np.sum(share * matrix**2) + intercept * np.mean(bias**2)
+        residual, along = (np.exp(log_p) - hot) / n, 2 * share * matrix - 2 * intercept / k * np.outer(bias, mean)
+        by_matrix = along + residual.T @ (x - mean)
+        by_bias = residual.sum(0) + 2 * intercept / k * bias
+        return value, np.concatenate(
+            [(residual.T @ new + along @ turn).ravel(), by_bias, [np.trace(by_matrix) / scale]]
+        )
+
+    start = np.zeros(k * k + k + 1)
+    options = {"gtol": 1e-9, "maxiter": 5000}
+    return minimize(value_and_slope, start, jac=True, method="BFGS", options=options).fun
+
+
+@pytest.mark.parametrize("kind", ["small", "columns of different scale", "nearly dependent", "offsets"])
+def test_ill_conditioned_logits(kind):
+    """Penalized, and without penalty where rows have offsets: in either precision the objective is that of SciPy."""
+    rng = np.random.default_rng(0)
+    lanes, n, k = 8, 200, 4
+    z = rng.normal(size=(lanes, n, k))
+    y = np.argmax(z * rng.uniform(0.3, 2, (lanes, 1, 1)) + rng.gumbel(size=z.shape), axis=-1)
+    if kind == "small":
+        z *= 1e-3
+    elif kind == "columns of different scale":
+        z *= 10 ** rng.uniform(-2, 3, (lanes, 1, k))
+    elif kind == "nearly dependent":
+        z[..., 0] = z[..., 1] + 1e-3 * z[..., 2]
+        z *= 10 ** rng.uniform(0, 2, (lanes, 1, 1))
+    else:
+        z += 10 ** rng.uniform(3, 4, (lanes, 1, 1)) * rng.normal(size=(lanes, n, 1))
+    z = z.astype(np.float32).astype(float)
+    if kind == "offsets":
+        off_diagonal = intercept = 0.0
+        fit, x = jaxcal.fit_matrix_scaling(jnp.asarray(z), y), z
+    else:
+        off_diagonal = intercept = 1e-3
+        fit, x = jaxcal.fit_dirichlet(jnp.asarray(z), y), _log_softmax(z)
+    assert np.all(fit.status == Status.CONVERGED) and fit.num_steps.max() < 15
+    for i in range(lanes):
+        found = _penalized_objective(fit.matrix[i], fit.bias[i], x[i], y[i], off_diagonal, intercept)
+        assert found <= _best_of(x[i], y[i], off_diagonal, intercept) + 2e-6, i
+
+
+@pytest.mark.skipif(not jax.config.jax_enable_x64, reason="float32 has no such numbers")
+def test_a_class_that_is_certain_to_127_digits():
+    """Its log-probabilities are too small to be fitted, but not constant: nothing may be made of their mean."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(200, 4)) + [0, 0, 0, 300]
+    y = np.argmax(z + [300, 300, 300, 0] + rng.gumbel(size=z.shape), axis=-1)
+    fit = jaxcal.fit_dirichlet(z, y)
+    assert fit.status <= Status.NOT_IDENTIFIED and abs(fit.matrix).max() < 1e3
+    frequencies = np.bincount(y) / len(y)
+    assert fit.risk < -np.sum(frequencies * np.log(frequencies)) + 0.02
 
 
 # --- many classes ---

@@ -70,8 +70,9 @@ def fit_dirichlet(logits, labels, *, weights=None, off_diagonal: float = 1e-3, i
         range and bad weights; an eager call raises `ValueError` if no lane is usable. A probability of 0 is no number
         here: `logits_from_probs(p, floor=...)`.
 
-    float32 does not suffice for logits that differ by 1e-3 and less, or whose columns are of very different scales:
-    the loss may end 1e-2 above its minimum, relatively, and rarely more, at a large `gradient_norm`. Use float64.
+    float32 suffices for logits that differ by 1e-3 and for columns of very different scales. It does not where a row is
+    many thousand times as large as the others. AT_UPPER_BOUND, for logits of 30 and more, may be 1e-2 above the
+    infimum, relatively, and rarely more. Use float64.
 
     Consistent where the map is of this form, for strengths that fall with n. Differentiable in logits and weights, to
     every order (0 at a bound). Equivariant to permutations of the classes where the optimum is unique. Cost: 4 to 8

@@ -76,8 +76,8 @@ def fit_matrix_scaling(
         NaN and infinite logits, labels out of range and bad weights; an eager call raises `ValueError` if no lane is
         usable.
 
-    float32 does not suffice where offsets of rows are 300 times as large as what tells the classes, or a row is a
-    thousand times as large as the others: the loss may end far above its minimum. Centre the rows, or use float64.
+    float32 suffices for offsets of rows up to 10,000 times what tells the classes. It does not where a row is many
+    thousand times as large as the others: the loss may end far above its minimum whatever the status. Use float64.
 
     Consistent where the map is of this form. Differentiable in logits and weights, to every order (0 at a bound).
     Equivariant to permutations of the classes where the optimum is unique. Cost: 4 to 8 Newton steps, O(n k^4) each up

@@ -12,6 +12,17 @@ from jax import lax
 # Numbers of the products of features handled at once: 2^21 stay near the cache.
 _BLOCK = 1 << 21
 
+# Below this share of the largest variance a direction is measured again: an eigenvalue of float32 has 3 digits there.
+_NEARLY_DEPENDENT = 1e-4
+
+# The share of the largest variance, times the number of features, that is rounding whatever the dtype: logits in
+# float64 may have been float32 before.
+_HANDED_OVER = 2.0**-52
+
+# Penalized directions are stretched as if they had this share of the variance at least: more stretching rounds the
+# coefficients that penalties hold near 0 (float32, separable classes), less leaves what depends nearly ill-conditioned.
+_LEAST_MIXED = 1e-3
+
 
 def dot(a: jax.Array, b: jax.Array) -> jax.Array:
     """Matrix product with all digits: accelerators would round float32 to 10 bits."""
@@ -71,9 +82,10 @@ class Shared(NamedTuple):
     def standardized(self, w, penalty):
         """The same features of mean 0 and variance one, and B, `(d, d)`, with x_new = B' x.
 
-        They are made uncorrelated, too, but where some coefficients are penalized and others are not: penalties that
-        differ by orders of magnitude would then meet in each coefficient. A direction that is constant up to rounding
-        is 0 in the new features; in B it stays, for a penalty may decide about it. Third, whether there is none.
+        They are made uncorrelated, too. Where some coefficients are penalized and others are not, the mean over the
+        classes of the second derivatives that features and penalties make is diagonal instead, apart from features
+        whose penalty is the larger part. A direction that is constant up to rounding is 0 in the new features; in B it
+        stays, for a penalty may decide about it. Third, whether there is none.
         """
         eps = jnp.finfo(w.dtype).eps
         x, d = self.values[:-1], len(self.values)
@@ -84,24 +96,30 @@ class Shared(NamedTuple):
         least = jnp.where(
             jnp.any(penalty > 0), jnp.finfo(w.dtype).tiny ** 0.4, 0
         )  # a penalty over its square overflows
-        told = spread > jnp.maximum(d * eps * largest, least)
-        scale = jnp.where(told, spread, jnp.where(largest > least, largest, 1))
-        unit = jnp.where(told[:, None], centred / scale[:, None], 0)
-        size, axes = jnp.linalg.eigh(dot(unit * w, unit.T))
-        kept = size > d * eps * jnp.max(size)
+        constant = spread <= d * eps * largest
+        told = ~constant & (spread > least)
+        # a constant stays, in its own unit; what is so small that it is left out, but no constant, must not act as one
+        unit_of = jnp.where(told, spread, jnp.where(constant & (largest > least), largest, 1))
+        unit = jnp.where(told[:, None], centred / unit_of[:, None], 0)
+        turn, kept = _uncorrelated(unit, w, d * eps * jnp.where(told, largest / unit_of, 0))
         full = jnp.all(kept)
 
         linear = penalty[:, :-1] > 0
         mixed = jnp.any(linear) & ~jnp.all(linear)
-        axes, kept = jnp.where(mixed, jnp.eye(d - 1, dtype=w.dtype), axes), jnp.where(mixed, told, kept)
-        linear = axes / jnp.where(kept & ~mixed, jnp.sqrt(jnp.maximum(size, 0)), 1) / scale[:, None]
+        turn = jnp.where(
+            mixed,
+            _conditioned(unit, w, jnp.where(told, 2 * jnp.mean(penalty[:, :-1], axis=0) / unit_of**2, jnp.inf)),
+            turn,
+        )
+        kept |= mixed
+        linear = jnp.where(told | constant, 1 / unit_of, 0)[:, None] * turn
         shift = -dot(mean, linear)
         # a direction that is left out has a spread up to sqrt(d eps): what it adds to the intercept must be far above
         size = dot(jnp.abs(mean) + spread, jnp.abs(linear))
         shift = jnp.where(kept | (jnp.abs(shift) > 100 * (d * eps) ** 0.5 * size), shift, 0)
         basis = jnp.zeros((d, d), w.dtype).at[:-1, :-1].set(linear)
         basis = basis.at[-1, :-1].set(shift).at[-1, -1].set(1)
-        new = jnp.where(kept[:, None], dot(linear.T, centred), 0)
+        new = jnp.where(kept[:, None], dot(linear.T, jnp.where(told[:, None], centred, 0)), 0)
         return Shared(jnp.concatenate([new, self.values[-1:]])), basis, full
 
     def preconditioner(self, p, rest, w, ridge):
@@ -167,6 +185,53 @@ class Own(NamedTuple):
         size = jnp.where(size > 0, size, 1) * jnp.finfo(p.dtype).eps
         inverse = jnp.linalg.inv(blocks + size[:, None, None] * jnp.eye(d, dtype=p.dtype))
         return lambda g: jnp.einsum("aij,aj->ai", inverse, g, precision=lax.Precision.HIGHEST)
+
+
+def _uncorrelated(unit, w, noise):
+    """A, `(d, d)`, that makes rows A' unit of covariance I from rows of mean 0, and which of those are not rounding.
+
+    `noise` is the rounding of each row. The eigenvectors of small eigenvalues have no digits where rows almost depend
+    on each other, as logits with large offsets do: these are measured again along the axes, and turned once more.
+    """
+    d, eps = len(noise) + 1, jnp.finfo(w.dtype).eps
+    size, axes = jnp.linalg.eigh(dot(unit * w, unit.T))
+    most = jnp.max(size, initial=0)
+
+    def once():
+        kept = size > d * eps * most
+        return axes / jnp.where(kept, jnp.sqrt(jnp.maximum(size, 0)), 1), kept
+
+    def twice():
+        rows = dot(axes.T, unit)
+        spread = jnp.sqrt(jnp.sum(w * rows**2, axis=1))
+        floor = jnp.maximum(dot(noise, jnp.abs(axes)), (d * _HANDED_OVER * most) ** 0.5)
+        told = spread > floor
+        scale = jnp.where(told, spread, 1)
+        rows = jnp.where(told[:, None], rows / scale[:, None], 0)
+        size, turn = jnp.linalg.eigh(dot(rows * w, rows.T))
+        kept = size > d * eps * jnp.max(size)
+        return dot(axes / scale, turn) / jnp.where(kept, jnp.sqrt(jnp.maximum(size, 0)), 1), kept
+
+    return lax.cond(jnp.all(size > _NEARLY_DEPENDENT * most), once, twice)
+
+
+def _conditioned(unit, w, penalty):
+    """A, `(d, d)`, with A' (C + penalty) A near I for the covariance C of rows of mean 0 and variance one.
+
+    But rows whose penalty is above what they tell stay as they are: coefficients of them that are free must not be
+    mixed with others that are held.
+    """
+    d = len(penalty)
+    mixed = penalty <= 1
+    penalty = jnp.where(mixed, penalty, 0)
+    scale = jnp.sqrt(1 + penalty)
+    rows = jnp.where(mixed[:, None], unit / scale[:, None], 0)
+    size, axes = jnp.linalg.eigh(dot(rows * w, rows.T) + jnp.diag(jnp.where(mixed, penalty / scale**2, 1)))
+    size = jnp.maximum(size, _LEAST_MIXED)
+    own = jnp.eye(d, dtype=w.dtype)
+    both = mixed[:, None] & mixed
+    turn = jnp.where(both, dot(axes / jnp.sqrt(size), axes.T), own)  # symmetric: rows that stay are not moved
+    return turn / scale[:, None]
 
 
 def _pair_numbers(m: int, offset: int) -> np.ndarray:

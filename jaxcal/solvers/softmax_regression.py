@@ -45,9 +45,11 @@ def softmax_regression(base, features, labels, weights, penalty, active) -> Soft
 
     Arrays have the rows last, where passes over them are vectorized whatever k.
 
-    A vector added to the coefficients of all classes changes nothing: where no penalty decides, they sum to 0 over the
-    classes. Features are standardized first; the reach of a step of `damped_newton` is the largest change of a
-    difference of two classes' predictors. The loss of separable classes has no minimum: `unbounded`.
+    A vector added to the coefficients of all classes changes no probability: where no penalty decides, they sum to 0
+    over the classes. Where one does, Newton's method leaves that vector out, and it is found in closed form: of
+    features that are small beside their mean it is large, and ill-determined. Features are standardized first; the
+    reach of a step of `damped_newton` is the largest change of a difference of two classes' predictors. The loss of
+    separable classes has no minimum: `unbounded`.
 
     Differentiable in base, features, weights and penalty, to every order (implicit function theorem); the derivatives
     are 0 where `unbounded` or not `identified`. Under `jax.vmap` lanes run one after another on CPU. Cost: two passes
@@ -61,6 +63,7 @@ def softmax_regression(base, features, labels, weights, penalty, active) -> Soft
 def _objective(theta, base, features, labels, weights, penalty):
     """In the features as they came."""
     share = weights / jnp.sum(weights)
+    theta = _settled(theta, features, penalty)
     return jnp.sum(share * class_losses(base + features.predict(theta), labels)) + jnp.sum(penalty * theta**2)
 
 
@@ -70,16 +73,21 @@ def class_losses(predictor, labels):
     return log_normalizer(gaps) - jnp.take_along_axis(gaps, labels[:, None], axis=1)[:, 0]
 
 
-def _gauge(features, penalty):
-    """Strength, `(d,)`, of the term that holds the sum over the classes at 0 where no penalty does; any would do.
+def _shares(features, penalty):
+    """Weights, `(k, d)`, of the mean over the classes of which penalties want 0; 0 in columns of each class's own."""
+    d = penalty.shape[1]
+    strength = jnp.sum(penalty, axis=0)
+    share = jnp.where(strength > 0, penalty / jnp.where(strength > 0, strength, 1), 1 / penalty.shape[0])
+    return share * (jnp.arange(d) == d - 1) if isinstance(features, Own) else share
 
-    It is one in the standardized features, so that their units do not matter: they mix all columns but the constant,
-    and of those a penalty acts on all or none.
+
+def _settled(theta, features, penalty):
+    """Of the coefficients that differ by a vector added to all classes, and give the same probabilities, the best.
+
+    Penalties alone decide about that vector: their sum is least where the mean weighted by them is 0. Where there are
+    none the mean is held at 0.
     """
-    free = jnp.all(penalty == 0, axis=0)
-    if isinstance(features, Own):  # only the constant is shared
-        free &= jnp.arange(penalty.shape[1]) == penalty.shape[1] - 1
-    return free.astype(penalty.dtype) / penalty.shape[0]
+    return theta - jnp.sum(_shares(features, penalty) * theta, axis=0)
 
 
 @jax.custom_jvp
@@ -100,7 +108,7 @@ def _optimum_jvp(primals, tangents):
     data = (base, features, weights, penalty)
     fixed = lax.stop_gradient((theta, *data))
     problem = _standardized(*fixed[1:3], labels, *fixed[3:])
-    basis, gauge = problem.basis, problem.gauge
+    basis = problem.basis
     forecast = _forecast(fixed[1] + fixed[2].predict(fixed[0]), _hot(labels, len(base)))
     size = _curvature(forecast, problem.weights)
 
@@ -111,18 +119,14 @@ def _optimum_jvp(primals, tangents):
 
     def curve(v):
         curved = jax.jvp(lambda theta: slope(theta, *data), (theta,), (_from_basis(basis, v),))[1]
-        return _to_basis(basis, curved) + size * gauge * jnp.sum(v, axis=0)
+        return _to_basis(basis, curved) + size * _held(problem, v)
 
     # to all digits that rounding leaves
     solve = _inverse(problem, forecast, 0, 64 * jnp.finfo(base.dtype).eps)
     moved = lax.custom_linear_solve(curve, -_to_basis(basis, change), lambda _, b: solve(b), symmetric=True)
-    moved = _centred(_from_basis(basis, moved), gauge)
+    settle = lambda theta, penalty: _settled(theta, features, penalty)  # noqa: E731
+    _, moved = jax.jvp(settle, (theta, penalty), (_from_basis(basis, moved), penalty_dot))
     return found, (jnp.where(smooth, moved, 0), *(jnp.zeros_like(a) for a in rest))
-
-
-def _centred(theta, gauge):
-    """Coefficients with sum 0 over the classes where no penalty decides: no probability changes."""
-    return theta - jnp.where(gauge > 0, jnp.mean(theta, axis=0), 0)
 
 
 class _Problem(NamedTuple):
@@ -131,13 +135,20 @@ class _Problem(NamedTuple):
     identified: jax.Array
     weights: jax.Array  # that sum to 1
     penalty: jax.Array
-    gauge: jax.Array
+    gauge: jax.Array  # (k, d), weights of the mean over the classes that is held at 0
+
+    def raw(self, theta):
+        """Coefficients of the features as they came, which penalties see."""
+        return _settled(_from_basis(self.basis, theta), self.features, self.penalty)
 
 
 def _standardized(base, features, labels, weights, penalty):
     share = weights / jnp.sum(weights)
     new, basis, full = features.standardized(share, penalty)
-    return _Problem(new, basis, _identified(features, share, penalty, full), share, penalty, _gauge(features, penalty))
+    # beside free diagonals, features whose penalty is strong are not mixed: there raw coefficients need no correction
+    shares = _shares(features, penalty)
+    gauge = jnp.where(jnp.any(shares == 0) | (shares == 0), shares, 1 / len(penalty))
+    return _Problem(new, basis, _identified(features, share, penalty, full), share, penalty, gauge)
 
 
 def _identified(features, share, penalty, full):
@@ -224,11 +235,14 @@ def _hot(labels, k):
     return labels == jnp.arange(k)[:, None]
 
 
+def _held(problem, v):
+    """Second derivatives, times v, of the term that holds the mean over the classes at 0; any strength would do."""
+    return len(v) * problem.gauge * jnp.sum(problem.gauge * v, axis=0)
+
+
 def _quadratic(problem, size, ridge, v):
     """Second derivatives of penalty, gauge and ridge, times v, in the standardized features."""
-    raw = _from_basis(problem.basis, v)
-    held = size * problem.gauge * jnp.sum(v, axis=0)
-    return _to_basis(problem.basis, 2 * problem.penalty * raw) + held + ridge * size * v
+    return _to_basis(problem.basis, 2 * problem.penalty * problem.raw(v)) + size * (_held(problem, v) + ridge * v)
 
 
 def _curvature(forecast, share):
@@ -296,12 +310,11 @@ def _newton(kind, base, values, labels, weights, penalty, active):
     hot, open_ = _hot(labels, k), (w > 0) & (base > -jnp.inf)
 
     def value(theta, losses):
-        return jnp.sum(w * losses) + jnp.sum(penalty * _from_basis(problem.basis, theta) ** 2)
+        return jnp.sum(w * losses) + jnp.sum(penalty * problem.raw(theta) ** 2)
 
     def slope(theta, forecast):
         residual = w * jnp.where(hot, -forecast.rest, forecast.p)
-        raw = _from_basis(problem.basis, theta)
-        return features.collect(residual) + _to_basis(problem.basis, 2 * penalty * raw)
+        return features.collect(residual) + _to_basis(problem.basis, 2 * penalty * problem.raw(theta))
 
     def look(theta, ridge, tolerance):
         predictor = base + features.predict(theta)
@@ -319,5 +332,4 @@ def _newton(kind, base, values, labels, weights, penalty, active):
     theta = found.point
     norm = jnp.sqrt(jnp.sum(slope(theta, _forecast(base + features.predict(theta), hot)) ** 2))
     flags = jnp.stack([found.converged, found.unbounded, problem.identified]).astype(base.dtype)
-    theta = _centred(_from_basis(problem.basis, theta), problem.gauge)
-    return theta, norm, found.num_steps.astype(base.dtype), flags
+    return problem.raw(theta), norm, found.num_steps.astype(base.dtype), flags
