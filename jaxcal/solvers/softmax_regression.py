@@ -124,8 +124,11 @@ def _optimum_jvp(primals, tangents):
     # to all digits that rounding leaves
     solve = _inverse(problem, forecast, 0, 64 * jnp.finfo(base.dtype).eps)
     moved = lax.custom_linear_solve(curve, -_to_basis(basis, change), lambda _, b: solve(b), symmetric=True)
-    settle = lambda theta, penalty: _settled(theta, features, penalty)  # noqa: E731
-    _, moved = jax.jvp(settle, (theta, penalty), (_from_basis(basis, moved), penalty_dot))
+    _, moved = jax.jvp(
+        lambda theta, penalty: _settled(theta, features, penalty),
+        (theta, penalty),
+        (_from_basis(basis, moved), penalty_dot),
+    )
     return found, (jnp.where(smooth, moved, 0), *(jnp.zeros_like(a) for a in rest))
 
 
