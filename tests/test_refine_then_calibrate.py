@@ -201,6 +201,53 @@ def test_a_unit_that_was_cut_off_is_written_once(tmp_path):
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_relative_differences_with_intervals():
+    import summary
+
+    losses = {"log loss": [1.0, 1.2, 2.0], "refinement": [0.9, 1.1, 2.5]}
+    rows = pd.DataFrame(
+        [
+            {"data": data, "split": split, "criterion": criterion, "log loss": value}
+            for criterion, values in losses.items()
+            for data, split, value in zip(("a", "a", "b"), (0, 1, 0), values, strict=True)
+        ]
+    )
+    found = summary.relative(rows, ["data"])["refinement"]
+    assert found.to_dict() == pytest.approx({"a": 1.0 / 1.1 - 1, "b": 0.25})
+    # two clusters, of values 1, 1 and 0: a bootstrap mean is 1, 2/3 or 0, with probabilities 1/4, 1/2, 1/4
+    clustered = summary.interval(pd.Series([1.0, 1.0, 0.0]), pd.Series(["x", "x", "y"]))
+    assert clustered == (0.0, 1.0)
+    values = pd.Series(np.random.default_rng(0).normal(1.0, 1.0, 400))
+    half = 1.96 * values.std() / 20
+    np.testing.assert_allclose(summary.interval(values), values.mean() + np.array([-half, half]), atol=0.2 * half)
+
+
+def test_the_readme_has_the_stored_table():
+    import summary
+
+    table = summary.markdown(summary.headline(summary.tabular()))
+    assert table in (ROOT / "README.md").read_text()
+
+
+def test_stored_results_are_of_this_study():
+    import data_sets
+    import objectives
+    import summary
+    import tabular
+    import temperatures
+    import vision
+
+    stages = {"trees": tabular, "networks": tabular, "vision": vision}
+    for stage, module in (stages | {"objectives": objectives, "temperatures": temperatures}).items():
+        units = pd.read_csv(summary.RESULTS / f"{stage}_units.csv")
+        named = pd.DataFrame(module.units(False))
+        assert len(units.merge(named)) == len(units) == len(units.drop_duplicates(list(named)))
+        rows = pd.read_csv(summary.RESULTS / f"{stage}.csv")
+        assert len(rows.merge(units[list(named)])) == len(rows)
+    large = [d.name for d in data_sets.TABLES if len(data_sets.table(d.name)[1]) >= 10_000]
+    assert len(large) >= len(data_sets.TABLES) / 2
+
+
 def _command(*arguments):
     environment = os.environ | {"JAX_ENABLE_X64": "0"}
     done = subprocess.run(

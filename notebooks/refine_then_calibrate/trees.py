@@ -1,4 +1,4 @@
-"""Boosted trees (XGBoost): logits of the validation rows after every fifth round."""
+"""Boosted trees (XGBoost): logits of the validation rows after rounds 1, 2, 3, ... and ever rarer ones."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,10 @@ from data_sets import Encoded
 import jaxcal
 from jaxcal import boosting
 
-EVERY = 5
+
+def looked_at(rounds: int) -> np.ndarray:
+    """Rounds whose forecasts are compared, the "epochs" of boosting: each of the first twenty or so, then every 6 %."""
+    return np.unique(np.geomspace(1, rounds, 100).round().astype(int))
 
 
 def configurations(count: int, seed: int) -> list[dict]:
@@ -40,8 +43,8 @@ def train(data: Encoded, seed: int, count: int, rounds: int) -> tuple[np.ndarray
     """The default and `count` random configurations.
 
     Returns:
-        Validation logits `(1 + count, rounds / 5, n, k)`, and a function of configuration and epoch for those of the
-        test rows.
+        Validation logits `(1 + count, epochs, n, k)` of the rounds `looked_at`, and a function of configuration and
+        epoch for those of the test rows.
     """
     import xgboost
 
@@ -53,14 +56,14 @@ def train(data: Encoded, seed: int, count: int, rounds: int) -> tuple[np.ndarray
     if data.num_classes > 2:
         objective = {"objective": "multi:softprob", "num_class": data.num_classes}
     common = {"tree_method": "hist", "nthread": 1, "seed": seed} | objective
-    boosters, logits = [], []
+    boosters, logits, looked = [], [], looked_at(rounds)
     for configuration in configurations(count, seed):
         boosters.append(xgboost.train(common | configuration, matrices[0], rounds))
         stages = boosting.staged_logits(boosters[-1], matrices[1])
-        logits.append([z for i, z in enumerate(stages, 1) if i % EVERY == 0])
+        logits.append([z for i, z in enumerate(stages, 1) if i in looked])
 
     def test(configuration, epoch):
-        kept = (0, EVERY * (epoch + 1))
+        kept = (0, int(looked[epoch]))
         margin = boosters[configuration].predict(matrices[2], output_margin=True, iteration_range=kept)
         return np.asarray(jaxcal.binary_logits(margin)) if margin.ndim == 1 else margin
 
