@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
+from scipy import special
 
 from jaxcal.solvers import (
     argsort,
@@ -148,6 +149,18 @@ def test_log_softmax_to_rounding(row, many, eps):
 def test_rows_that_are_no_logits_are_nan(bad):
     rows = np.array([[0.0, bad, 1.0], [-np.inf] * 3, [0.0, 1.0, 2.0]])
     np.testing.assert_array_equal(np.isnan(_log_softmax(rows)), [[True] * 3, [True] * 3, [False] * 3])
+
+
+@pytest.mark.parametrize("k", [3, 40])
+@pytest.mark.parametrize("peak", [-1, 0, 1])
+def test_log_normalizer_of_a_peak_that_was_rounded_otherwise(k, peak, eps):
+    # compiled together with what made the logits, the row maximum may differ by an ulp from the entry that it was
+    gaps = np.full((5, k), -2.5)
+    gaps[:, 1] = peak * eps * np.arange(5)
+    # off by the gap itself, which is rounding
+    np.testing.assert_allclose(
+        _log_normalizer(jnp.asarray(gaps)), special.logsumexp(gaps, axis=1), atol=8 * eps, rtol=0
+    )
 
 
 def test_derivatives_of_log_softmax(x64, eps):

@@ -338,6 +338,21 @@ def test_a_bad_lane_spoils_only_itself(m8):
         fit.check()
 
 
+@pytest.mark.parametrize("k", [5, 40, 300])
+@pytest.mark.parametrize("own", [False, True], ids=["another class", "own class"])
+def test_nan_anywhere_spoils_its_lane(k, own):
+    # vectorized maxima of a compiled program may forget NaN
+    rng = np.random.default_rng(0)
+    z = 2 * rng.normal(size=(3, 60, k))
+    y = (z[0] + rng.gumbel(size=z[0].shape)).argmax(-1)
+    z[1, 3, y[3] if own else y[3] - 1] = np.nan
+    fit = jaxcal.fit_temperature(jnp.asarray(z), y)
+    assert fit.status.tolist() == [Status.CONVERGED, Status.INVALID_INPUT, Status.CONVERGED]
+    parts = jaxcal.decompose(jnp.asarray(z), y)
+    for value in (fit.risk, fit.temperature, parts.risk, parts.refinement, jaxcal.accuracy(jnp.asarray(z), y)):
+        assert np.isnan(value).tolist() == [False, True, False]
+
+
 def test_brier_accepts_a_masked_own_class(m8):
     z, y = m8
     fit = jaxcal.fit_temperature(z.at[3, y[3]].set(-jnp.inf), y, loss=jaxcal.brier_loss)

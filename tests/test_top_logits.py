@@ -78,6 +78,19 @@ def test_other_weights():
     np.testing.assert_allclose(found.refinement, expected.refinement, atol=3e-5)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+def test_few_classes_most_of_the_probability_outside(offset):
+    # rows whose largest number is the summary of the rest
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        z = rng.normal(0, 2, (60, 50)).astype(np.float32)
+        labels = (z + rng.gumbel(size=z.shape)).argmax(-1)
+        history = _history([z + np.float32(offset)], labels, top=8)
+        found = history.decompose()
+        np.testing.assert_allclose(found.fit.temperature, history.array("temperature"), rtol=2e-4)
+        np.testing.assert_allclose(found.refinement, history.array("refinement"), rtol=2e-6)
+
+
 def test_what_cannot_be_had_is_said():
     z, labels = _data()
     history = _history(z, labels)

@@ -166,17 +166,18 @@ def _apart(sums, logits, peak, u):
 
 def _row_sums(logits, peak, u):
     """sum_j e^t and sum_j t e^t of each row, t = u (z - max z); two arrays `(..., n)`."""
-    # below the logarithm of the smallest subnormal, e^t is 0: the clamp makes 0 * -inf a 0
+    # below the logarithm of the smallest subnormal, e^t is 0: the clamp makes 0 * -inf a 0; e^t itself has none, for
+    # vectorized maxima may forget NaN
     floor = float(np.log(jnp.finfo(logits.dtype).smallest_subnormal)) - 1
 
     def sums(logits, peak, u):
         def terms():
-            t = jnp.maximum(u * (logits - peak[..., None]), floor)
-            return jnp.exp(t), t * jnp.exp(t)
+            t = u * (logits - peak[..., None])
+            return jnp.exp(t), jnp.maximum(t, floor) * jnp.exp(t)
 
         def first_moment():  # the same, with the signs turned
-            t = jnp.minimum(-u * (logits + -peak[..., None]), -floor)
-            return -t * jnp.exp(-t)
+            t = -u * (logits + -peak[..., None])
+            return -jnp.minimum(t, -floor) * jnp.exp(-t)
 
         return row_sums(terms, jnp.broadcast_shapes(logits.shape, u.shape), first_moment)
 

@@ -39,15 +39,16 @@ def log_normalizer(gaps: jax.Array) -> jax.Array:
 
     With c classes at the maximum it is log c + log1p(sum of the others / c): a confident row keeps its digits.
     """
-    # 0 at the maximum, 1 elsewhere, NaN for NaN: a product, because a comparison would be stored
+    # 0 at the maximum, 1 elsewhere: products, because a comparison would be stored. NaN comes through the exponential.
+    # Fused with what made the logits, the maximum may be rounded otherwise than the entry that it was: then gaps lie
+    # slightly above 0, or none is 0.
     huge = 1 / jnp.finfo(gaps.dtype).tiny
-    others, below = row_sums(
-        lambda: (jnp.exp(gaps) * jnp.minimum(-gaps * huge, 1), jnp.minimum(-gaps * huge, 1)),
-        gaps.shape,
-        lambda: jnp.minimum(-gaps * huge, 1),
-    )
+    below_peak = lambda: jnp.clip(-gaps * huge, 0, 1)  # noqa: E731
+    others, below = row_sums(lambda: (jnp.exp(gaps) * below_peak(), below_peak()), gaps.shape, below_peak)
     ties = gaps.shape[-1] - below
-    return jnp.log(ties) + jnp.log1p(others / ties)
+    found = ties > 0
+    ties = jnp.where(found, ties, 1)
+    return jnp.where(found, jnp.log(ties) + jnp.log1p(others / ties), jnp.log(others))
 
 
 @log_normalizer.defjvp
