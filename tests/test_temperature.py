@@ -343,7 +343,7 @@ def test_a_bad_lane_spoils_only_itself(m8):
 def test_nan_anywhere_spoils_its_lane(k, own):
     # vectorized maxima of a compiled program may forget NaN
     rng = np.random.default_rng(0)
-    z = 2 * rng.normal(size=(3, 60, k))
+    z = np.stack([2 * rng.normal(size=(60, k))] * 3)
     y = (z[0] + rng.gumbel(size=z[0].shape)).argmax(-1)
     z[1, 3, y[3] if own else y[3] - 1] = np.nan
     fit = jaxcal.fit_temperature(jnp.asarray(z), y)

@@ -155,7 +155,7 @@ class Encoded(NamedTuple):
     num_classes: int
 
 
-def tabular_split(name: str, seed: int, most: int = 16_000, most_test: int = 10_000) -> Encoded:
+def tabular_split(name: str, seed: int, most: int = 10_000, most_test: int = 10_000) -> Encoded:
     """64 % of the rows for training, 16 % for validation, the others for the test, but at most `most` for the first
     two together; what they leave of a larger table is test, up to `most_test`."""
     features, labels = table(name)

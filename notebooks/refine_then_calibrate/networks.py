@@ -183,8 +183,8 @@ def configurations(count: int, seed: int) -> Knobs:
 
 
 def train(data: Encoded, seed: int, count: int, epochs: tuple[int, int]) -> tuple[np.ndarray, Callable]:
-    """The default and `count` random configurations: 2,500 steps, but at least and at most so many epochs."""
+    """The default and `count` random configurations: 3,000 steps, but at least and at most so many epochs."""
     rows = len(data.scaled.train.y)
-    recipe = Recipe(epochs=int(np.clip(2500 * 256 // rows, *epochs)))
+    recipe = Recipe(epochs=int(np.clip(3000 * 256 // rows, *epochs)))
     keys = jax.random.split(jax.random.key(seed), 1 + count)
     return train_stack(recipe, configurations(count, seed), keys, data.scaled, data.num_classes)

@@ -29,8 +29,8 @@ def run(unit: dict, quick: bool) -> tuple[list[dict], dict]:
         split = vision.stack_of_seeds(unit["data"], 0.1, seeds)
         num_classes = 10
     else:
-        recipe = networks.Recipe("mlp", (64, 64), 256, 40, "adamw", objective=unit["a"])
-        encoded = [data_sets.tabular_split(unit["data"], seed, 8000) for seed in range(seeds)]
+        recipe = networks.Recipe("mlp", (64, 64), 256, 60, "adamw", objective=unit["a"])
+        encoded = [data_sets.tabular_split(unit["data"], seed) for seed in range(seeds)]
         split = jax.tree.map(lambda *parts: jnp.stack(parts), *(data.scaled for data in encoded))
         num_classes = encoded[0].num_classes
     same = jnp.ones(seeds)

@@ -13,7 +13,7 @@ import jaxcal
 _BLOCK = 1 << 22
 
 # Rows are filled up to a multiple of this with rows of weight 0: few shapes, so that little is compiled.
-_ROWS = 800
+_ROWS = 500
 
 FOLDS = "refinement, 5 folds"
 LOSSES = ("log loss", "refinement", FOLDS)  # what is also asked of few validation rows

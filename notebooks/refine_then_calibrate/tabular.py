@@ -46,7 +46,7 @@ def run_trees(unit: dict, quick: bool) -> tuple[list[dict], dict]:
 
 
 def run_networks(unit: dict, quick: bool) -> tuple[list[dict], dict]:
-    count, epochs = (3, (10, 10)) if quick else (30, (50, 200))
+    count, epochs = (3, (10, 10)) if quick else (30, (100, 200))
     rows, facts = _run(lambda data, seed: networks.train(data, seed, count, epochs), unit, quick)
     for row in rows:
         row["epoch"] += 1
