@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 from scipy.optimize import minimize
 
 import jaxcal
@@ -707,3 +708,26 @@ def test_partly_separable_digits_end_in_a_usable_fit(name):
     assert np.asarray(fit.status).max() <= Status.AT_UPPER_BOUND
     start = jaxcal.fit_temperature(logits, y[rows])
     assert (np.asarray(fit.risk) <= np.asarray(start.risk)).all()
+
+
+@pytest.mark.parametrize("strength", [1e4, 1e7, 1e10, 1e30])
+@pytest.mark.parametrize("off_diagonal", [0.0, 0.1])
+def test_strong_penalties_of_the_intercept(strength, off_diagonal, x64):
+    # the limit: no intercept, found by SciPy
+    rng = np.random.default_rng(0)
+    z = rng.normal(0, 2, (60, 3))
+    y = (z + rng.gumbel(size=z.shape)).argmax(-1)
+    fit = jaxcal.fit_matrix_scaling(jnp.asarray(z), y, intercept=strength, off_diagonal=off_diagonal)
+
+    def objective(w):
+        w = w.reshape(3, 3)
+        off = (w**2).sum() - (np.diag(w) ** 2).sum()
+        return -special.log_softmax(z @ w.T, axis=-1)[np.arange(60), y].mean() + off_diagonal * off / 6
+
+    best = minimize(objective, np.eye(3).ravel(), method="BFGS", options={"gtol": 1e-9}).fun
+    assert fit.status == Status.CONVERGED
+    assert objective(np.asarray(fit.matrix, float)) == pytest.approx(best, rel=1e-5 if strength == 1e4 else 1e-6)
+    gradient = np.asarray(fit.bias, float) * 2 * strength / 3
+    p = special.softmax(z @ np.asarray(fit.matrix, float).T, axis=-1)
+    expected = -(p - np.eye(3)[y]).mean(0)
+    np.testing.assert_allclose(gradient, expected, atol=1e-3 if not x64 else 1e-4)
