@@ -79,7 +79,8 @@ def fit_matrix_scaling(
     float32 suffices for offsets of rows up to 10,000 times what tells the classes. It does not where a row is many
     thousand times as large as the others: the loss may end far above its minimum whatever the status. Use float64.
 
-    Consistent where the map is of this form. Differentiable in logits and weights, to every order (0 at a bound, and where not identified).
+    Consistent where the map is of this form. Differentiable in logits and weights, to every order (0 at a bound
+    and where not identified).
     Equivariant to permutations of the classes where the optimum is unique. Cost: 4 to 8 Newton steps, O(n k^4) each up
     to k = 16, of 5 to 30 conjugate gradient steps, O(n k^2) each, beyond.
 

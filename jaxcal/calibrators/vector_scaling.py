@@ -58,7 +58,8 @@ def fit_vector_scaling(logits, labels, *, weights=None) -> VectorScalingFit:
         a label that is masked. INVALID_INPUT, NaN, for NaN, +inf, labels out of range and bad weights; an eager call
         raises `ValueError` if no lane is usable.
 
-    Consistent where the map is of this form. Differentiable in logits and weights, to every order (0 at a bound, and where not identified).
+    Consistent where the map is of this form. Differentiable in logits and weights, to every order (0 at a bound
+    and where not identified).
     Equivariant to permutations of the classes where the optimum is unique. Cost: 4 to 8 Newton steps, O(n k^2) each.
 
     Examples:
