@@ -56,8 +56,8 @@ def softmax_regression(base, features, labels, weights, penalty, active) -> Soft
     over the data a step and, up to 300 coefficients, their matrix of second derivatives, O(n k^2 d^2) for shared
     features; beyond, 5 to 30 conjugate gradient steps of O(n k d).
     """
-    # an intercept under a strong penalty is its gradient over twice that. It is found under a weaker one, which does not
-    # hide the other coefficients in rounding, and scaled down: the objective is off by the square of the difference
+    # An intercept under a strong penalty is its gradient over twice that. It is found under a weaker one, which does
+    # not hide the other coefficients in rounding, and scaled: the objective is off by the square of the difference.
     given = penalty[:, -1]
     held = jnp.minimum(given, float(jnp.finfo(penalty.dtype).eps) ** -0.5)
     penalty = penalty.at[:, -1].set(held)
