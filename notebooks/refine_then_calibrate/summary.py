@@ -79,8 +79,9 @@ def headline(rows: pd.DataFrame) -> pd.DataFrame:
     full = rows[rows["full"]]
     for (model, level), group in full.groupby(["model", "level"], sort=False):
         for size, part in (("10,000 rows or more", group["all rows"] >= 10_000), ("fewer", group["all rows"] < 10_000)):
-            values = relative(group[part], ["data"])["refinement"]
-            found.append({"model": model, "level": level, "data": size} | compared(values))
+            if part.any():
+                values = relative(group[part], ["data"])["refinement"]
+                found.append({"model": model, "level": level, "data": size} | compared(values))
     return pd.DataFrame(found)
 
 
