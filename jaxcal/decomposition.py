@@ -148,7 +148,8 @@ def _with_map(loss, logits, labels, weights, log_probabilities, status):
     return assemble(loss, z.shape[-1], y, w, risk, refinement, status, None)
 
 
-def assemble(loss, num_classes, labels, weights, risk, refinement, status, fit):
+def assemble(loss, num_classes, labels, weights, risk, refinement, status, fit) -> Decomposition:
+    """All terms from risk and refinement `(...)`: the uncertainty is the entropy of the weighted class frequencies."""
     frequencies = _class_frequencies(labels, weights, num_classes, risk.dtype)
     uncertainty = jnp.broadcast_to(loss._entropy(frequencies), risk.shape)
     invalid = status == Status.INVALID_INPUT

@@ -128,9 +128,9 @@ def update(
 
     A network that has diverged, whose logits are NaN or infinite, is no improvement and raises nothing; in an eager
     call with finite logits, labels and weights that are wrong raise `ValueError`, and so do logits with another number
-    of rows or classes than before. Patience runs from the first
-    improvement: a training without any finite value does not stop. Decisions are those of `jaxcal.select_epoch`. Cost:
-    that of the metric (of the refinement about four log-loss passes) and a copy of the parameters.
+    of rows or classes than before. Patience runs from the first improvement: a training without any finite value does
+    not stop. Decisions are those of `jaxcal.select_epoch`. Cost: that of the metric (of the refinement about four
+    log-loss passes) and a copy of the parameters.
 
     Examples:
         >>> import jax

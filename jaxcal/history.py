@@ -76,9 +76,9 @@ class History:
         self._weights = None if weights is None else np.asarray(weights)
         if self._labels.ndim != 1:
             raise ValueError(f"labels must have shape (n,), got {self._labels.shape}")
-        self._top = None if top is None else operator.index(top)
-        if self._top is not None and self._top < 1:
-            raise ValueError(f"top must be an integer >= 1 or None, got {top}")
+        if top is not None and (not isinstance(top, int | np.integer) or isinstance(top, bool) or top < 1):
+            raise ValueError(f"top must be an integer >= 1 or None, got {top!r}")
+        self._top = None if top is None else int(top)
         self._budget, self._logits = budget, []
         self.kept = "nothing" if not budget else "float32" if top is None else "top"
         self._numbers = jax.jit(partial(_numbers, loss, calibrator))

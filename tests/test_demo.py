@@ -277,6 +277,19 @@ def test_decomposition_curves_marks_choices_and_leaves_settings_alone():
     assert dict(matplotlib.rcParams) == before
 
 
+def test_decomposition_curves_at_given_steps():
+    from matplotlib.figure import Figure
+
+    parts, steps = curves(4, 30), 10 * np.arange(30)
+    ax = decomposition_curves(parts, chosen={"refinement": 3}, steps=steps, ax=Figure().add_subplot())
+    np.testing.assert_array_equal(ax.lines[0].get_xdata(), steps)
+    assert ax.get_xlim() == (0, 290)
+    np.testing.assert_array_equal(ax.figure.axes[2].lines[0].get_xdata(), [30])
+    for wrong in (steps[:-1], steps[::-1]):
+        with pytest.raises(ValueError, match="steps must be 30 increasing numbers"):
+            decomposition_curves(parts, steps=wrong)
+
+
 def test_decomposition_curves_refuses_what_it_cannot_draw():
     with pytest.raises(ValueError, match=r"must have shape \(epochs,\) or \(seeds, epochs\)"):
         decomposition_curves(curves(2, 3, 4))

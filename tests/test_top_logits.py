@@ -105,8 +105,9 @@ def test_what_cannot_be_had_is_said():
         jaxcal.History(labels).top()
     with pytest.raises(ValueError, match="logits are not kept"):
         jaxcal.History(labels, top=3).top()
-    with pytest.raises(ValueError, match="top must be an integer >= 1"):
-        jaxcal.History(labels, top=0)
+    for top in (0, 2.5, True):
+        with pytest.raises(ValueError, match="top must be an integer >= 1"):
+            jaxcal.History(labels, top=top)
     with pytest.raises(ValueError, match="top must be less than the number of classes, 1000, got 1000"):
         jaxcal.History(labels, top=K).record(z[0])
     with pytest.raises(ValueError, match="no usable data"):

@@ -157,5 +157,6 @@ def _draw(rows, path):
         if (picks >= 0).all():
             chosen[name] = picks
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
-    decomposition_curves(SimpleNamespace(**parts), chosen=chosen, ax=figure.add_subplot())
+    steps = [row["step"] for row in rows]
+    decomposition_curves(SimpleNamespace(**parts), chosen=chosen, steps=steps, ax=figure.add_subplot())
     figure.savefig(path, dpi=150)

@@ -38,7 +38,9 @@ def mean_and_interval(values) -> tuple[np.ndarray, np.ndarray]:
     return values.mean(axis=0), t.ppf(0.975, seeds - 1) * spread
 
 
-def decomposition_curves(decomposition, *, chosen: Mapping[str, object] | None = None, unit: str = "nats", ax=None):
+def decomposition_curves(
+    decomposition, *, chosen: Mapping[str, object] | None = None, steps=None, unit: str = "nats", ax=None
+):
     """Risk and refinement against the epoch, calibration (the gap between them) in a panel of its own below.
 
     Lines are means over seeds, bands their 95 % t intervals. The vertical axes fit what happens after the first tenth
@@ -50,15 +52,16 @@ def decomposition_curves(decomposition, *, chosen: Mapping[str, object] | None =
         chosen: for each rule, under the name to print, the index of the epoch it chose, `()` or `(seeds,)`, as
             `jaxcal.select_epoch` returns it. A strip at the bottom shows every seed as a dot and their mean as a bar.
             The means of "log loss" (or "risk") and "refinement" are also marked on the curve they minimize.
+        steps: increasing numbers of the epochs for the horizontal axis, `(epochs,)`; default 1, 2, ..., so that an
+            index e is drawn at e + 1.
         unit: of the loss, for the axis labels; nats for the log loss.
         ax: axes whose place is divided among the panels; default a new figure.
 
     Returns:
-        The upper axes, with risk and refinement; the others follow it in `ax.figure.axes`. Epochs are counted from 1 on
-        the horizontal axis, so that an index e is drawn at e + 1.
+        The upper axes, with risk and refinement; the others follow it in `ax.figure.axes`.
 
     Raises:
-        ValueError: for curves of another shape, or a chosen epoch outside of the curve.
+        ValueError: for curves of another shape, a chosen epoch outside of the curve, or steps that do not increase.
 
     Examples:
         >>> import jax
@@ -80,7 +83,10 @@ def decomposition_curves(decomposition, *, chosen: Mapping[str, object] | None =
     if np.isnan(risk).all():
         raise ValueError("no value of the curves is finite")
     num_epochs = risk.shape[-1]
-    chosen = {name: _as_epochs(name, indices, num_epochs) for name, indices in (chosen or {}).items()}
+    epochs = np.arange(1, num_epochs + 1) if steps is None else np.asarray(steps)
+    if epochs.shape != (num_epochs,) or not (np.diff(epochs) > 0).all():
+        raise ValueError(f"steps must be {num_epochs} increasing numbers, got {steps!r}")
+    chosen = {name: epochs[_as_indices(name, indices, num_epochs)] for name, indices in (chosen or {}).items()}
 
     if ax is None:
         from matplotlib import pyplot
@@ -89,7 +95,6 @@ def decomposition_curves(decomposition, *, chosen: Mapping[str, object] | None =
     heights = (3.2, 1.7, 0.28 * len(chosen) + 0.1) if chosen else (3.2, 1.7)
     upper, lower, *strip = _divide(ax, heights)
 
-    epochs = np.arange(1, num_epochs + 1)
     _curve(upper, epochs, risk, _RISK, "risk", "bottom")
     _curve(upper, epochs, refinement, _REFINEMENT, "refinement", "top")
     _curve(lower, epochs, calibration, _CALIBRATION, "calibration\n= risk \N{MINUS SIGN} refinement", "center")
@@ -110,11 +115,11 @@ def decomposition_curves(decomposition, *, chosen: Mapping[str, object] | None =
         panel.tick_params(labelbottom=panel is panels[-1])
     panels[-1].set_xlabel("epoch")
     upper.figure.align_ylabels([upper, lower])
-    upper.set_xlim(1, max(num_epochs, 2))
+    upper.set_xlim(epochs[0], epochs[-1] if num_epochs > 1 else epochs[0] + 1)
     return upper
 
 
-def _as_epochs(name, indices, num_epochs) -> np.ndarray:
+def _as_indices(name, indices, num_epochs) -> np.ndarray:
     indices = np.atleast_1d(np.asarray(indices))
     if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
         raise ValueError(
@@ -122,7 +127,7 @@ def _as_epochs(name, indices, num_epochs) -> np.ndarray:
         )
     if indices.min() < 0 or indices.max() >= num_epochs:
         raise ValueError(f"chosen[{name!r}] must lie in [0, {num_epochs}), got {indices.tolist()}")
-    return indices + 1
+    return indices
 
 
 def _divide(ax, heights):
