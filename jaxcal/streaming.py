@@ -65,9 +65,19 @@ def init(logits, labels, *, weights=None) -> StreamingState:
     Args:
         logits: `(..., n, k)`; labels: integers `(..., n)` in [0, k); weights: counts `(..., n)`. A few hundred rows:
             the temperature of all data must lie between half and twice theirs.
+
+    Raises:
+        ValueError: eagerly, naming the first bad row, if no lane is usable. A lane that is not usable among others, or
+            in compiled code, stays so: `decompose` gives it NaN and its status.
     """
     logits, labels, weights = prepare(logits, labels, weights, "streaming.init")
-    return _init(logits, labels, weights)
+    state = _init(logits, labels, weights)
+    if not checks.is_traced(state):
+        checks.raise_if_unusable(
+            np.asarray(state.invalid | state.impossible),
+            lambda: checks.explain_multiclass(logits, labels, weights, call="streaming.init"),
+        )
+    return state
 
 
 def update(state: StreamingState, logits, labels, *, weights=None) -> StreamingState:
@@ -145,8 +155,8 @@ def _init(logits, labels, weights):
         losses=zeros(len(_NODES) + 2),
         slope_at_zero=zeros(),
         counts=zeros(logits.shape[-1]),
-        invalid=jnp.zeros(u.shape, bool),
-        impossible=jnp.zeros(u.shape, bool),
+        invalid=found.status == Status.INVALID_INPUT,
+        impossible=found.status == Status.IMPOSSIBLE_EVENT,
     )
 
 

@@ -120,6 +120,16 @@ def test_what_cannot_be_fitted_is_said():
     np.testing.assert_allclose(mixed.risk[0], jaxcal.risk(z, y), rtol=1e-6)
     assert np.isnan(mixed.risk[1]) and mixed.risk[2] == mixed.refinement[2] == np.inf
 
+    # a first chunk that says nothing of the temperature spoils its lane
+    spoilt = jax.jit(streaming.init)(lanes[1], y)
+    with pytest.raises(ValueError, match="that entered in compiled code was invalid"):
+        streaming.decompose(jax.jit(streaming.update)(spoilt, z, y))
+    begun = streaming.update(streaming.init(lanes, y), np.stack([z, z, z]), y)
+    assert streaming.decompose(begun).status.tolist() == mixed.status.tolist()
+    for first, message in ((lanes[1], "streaming.init: logits must not be NaN; row 7"), (lanes[2], "row 7")):
+        with pytest.raises(ValueError, match=message):
+            streaming.init(first, y)
+
     state = streaming.init(z, y)
     with pytest.raises(ValueError, match="no row of positive weight has entered"):
         streaming.decompose(state)
