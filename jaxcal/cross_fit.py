@@ -12,6 +12,7 @@ from jaxcal import checks
 from jaxcal.calibrators.one_vs_rest import reject_binary
 from jaxcal.calibrators.temperature import prepare, raise_if_failed
 from jaxcal.losses import risk
+from jaxcal.solvers import has_softmax
 from jaxcal.status import Status
 
 
@@ -113,7 +114,7 @@ def out_of_fold(split: Split, fits, logits) -> jax.Array:
 
 
 def _usable(logits):
-    return jnp.isfinite(jnp.max(logits, axis=-1, keepdims=True))
+    return has_softmax(logits)[..., None]
 
 
 @jax.jit

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxcal import checks
-from jaxcal.solvers import log_softmax
+from jaxcal.solvers import has_softmax, log_softmax
 
 
 def logits_from_probs(p, *, atol: float | None = None, floor: float | None = None) -> jax.Array:
@@ -153,7 +153,7 @@ def _event(call, event, logits, labels, weights, positive=None):
 def _evaluate(event, logits, labels, weights, positive):
     """Probabilities (NaN in invalid rows) and outcomes of an event, and which rows of weight > 0 are invalid."""
     # rows that hold NaN or +inf, or nothing but -inf: 0 in their place keeps them out of the derivatives of the others
-    usable = jnp.isfinite(jnp.max(logits, axis=-1))
+    usable = has_softmax(logits)
     log_p = log_softmax(jnp.where(usable[..., None], logits, 0).astype(checks.compute_dtype(logits)))
     valid = (labels >= 0) & (labels < logits.shape[-1]) & usable
     log_p, hit = event(logits, log_p, labels, valid, positive)

@@ -41,6 +41,9 @@ from jaxcal.status import Status
 
 RULES = ("one-standard-error", "best")
 
+# Relative rounding, in eps, of a mean of losses and of the root of a mean of squares.
+_ROUNDINGS = 64
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -177,9 +180,10 @@ def select_calibrator(
     risk_c = mean_i l_ci,   difference_c = mean_i (l_ci - l_bi),   difference_error_c = sd_i(l_ci - l_bi) / sqrt(n)
 
     l_ci is the loss of row i calibrated by c as fitted to the other folds, the same split for all, and b the calibrator
-    of least risk. The rule "one-standard-error" takes the first c with difference_c <= difference_error_c. The error is
-    that of the *paired* difference. The classical rule takes the standard error of the best risk, most of which is the
-    difficulty of the rows, the same for all calibrators: it would keep calibrators that are clearly worse.
+    of least risk. The rule "one-standard-error" takes the first c with difference_c <= difference_error_c, or with a
+    difference that is rounding. The error is that of the *paired* difference. The classical rule takes the standard
+    error of the best risk, most of which is the difficulty of the rows, the same for all calibrators: it would keep
+    calibrators that are clearly worse.
 
     Args:
         calibrators: name -> multi-class calibrator `(logits, labels, *, weights) -> fit`, from simple to complex; any
@@ -280,7 +284,10 @@ def decide(losses, names, weights, rule: str) -> CalibratorSelection:
     difference, difference_error = _mean_and_error(rows - of_best, weights)
     good = jnp.arange(len(names)).reshape(-1, *(1,) * best.ndim) == best
     if rule == "one-standard-error":
-        good |= usable & (difference <= difference_error)
+        # where one row differs, difference and error are the same number, rounded otherwise
+        rounding = _ROUNDINGS * jnp.finfo(risk.dtype).eps
+        least = jnp.take_along_axis(risk, best[None], axis=0)
+        good |= usable & (difference <= jnp.maximum((1 + rounding) * difference_error, rounding * least))
     selected = jnp.where(jnp.any(usable, axis=0), jnp.argmax(good, axis=0), -1).astype(jnp.int32)
     last = lambda a: jnp.moveaxis(a, 0, -1)  # noqa: E731
     numbers = (last(a) for a in (risk, error, difference, difference_error, status))

@@ -18,7 +18,7 @@ from jaxcal import checks
 from jaxcal.calibrators.temperature import TemperatureFit, fit_temperature, prepare
 from jaxcal.decomposition import Decomposition
 from jaxcal.losses import hide_absent, log_loss, own_class
-from jaxcal.solvers import add_pairs, log_softmax, scaled, segment_totals, total
+from jaxcal.solvers import add_pairs, has_softmax, log_softmax, scaled, segment_totals, total
 from jaxcal.status import Status
 
 # Nodes in x = log u, from half to twice the temperature of the first chunk. The error of the slope between two is
@@ -170,7 +170,7 @@ def _update(state, logits, labels, weights):
     peak = jnp.max(z, axis=-1)
     own_gap = own_class(z, labels) - peak
     some = lambda bad: jnp.broadcast_to(jnp.any(bad, axis=-1), batch)  # noqa: E731
-    wrong = used & ~(jnp.isfinite(peak) & (labels >= 0) & (labels < k))
+    wrong = used & ~(has_softmax(z) & (labels >= 0) & (labels < k))
     gaps = z - peak[..., None]
 
     def summed(values):

@@ -420,6 +420,16 @@ def test_half_precision(fitted):
     np.testing.assert_allclose(fit.risk, fitted("vector")[0].risk[AT["plain"]], rtol=2**-6)
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("name", FITS)
+def test_half_precision_rounds_only_what_comes_in(name):
+    z, y, _ = LANES["plain"]
+    half = jnp.asarray(z, jnp.bfloat16)
+    fit, same = FITS[name](half, y), FITS[name](half.astype(jnp.float32), y)
+    np.testing.assert_allclose(fit.risk, same.risk, rtol=1e-6)
+    np.testing.assert_array_equal(fit(half), same(half.astype(jnp.float32)).astype(jnp.bfloat16))
+
+
 @pytest.mark.skipif(not jax.config.jax_enable_x64, reason="finite differences need float64")
 @pytest.mark.parametrize("name", ["vector", "dirichlet", "structured matrix"])
 def test_derivatives(name):
@@ -603,6 +613,48 @@ def test_a_class_that_is_certain_to_127_digits():
     assert fit.status <= Status.NOT_IDENTIFIED and abs(fit.matrix).max() < 1e3
     frequencies = np.bincount(y) / len(y)
     assert fit.risk < -np.sum(frequencies * np.log(frequencies)) + 0.02
+
+
+@pytest.mark.parametrize("strength", [1.0, 1e-4])
+@pytest.mark.parametrize("n, k", [(30, 3), (100, 3), (10, 2)])
+def test_structured_matrix_of_rows_that_are_all_right(n, k, strength):
+    """Smoothed one-hot rows, but for a few that are not quite: directions of hardly any spread, under a penalty.
+
+    The optimum is that of the same tempered rows in float64, by Newton's method with the full matrix.
+    """
+    rng = np.random.default_rng(0)
+    z = (2 * rng.normal(size=(20, n, k))).astype(np.float32)
+    y = z.argmax(-1)
+    fit = jaxcal.fit_structured_matrix(z, y, strength=strength)
+    np.testing.assert_array_equal(fit.status, Status.CONVERGED)
+    assert fit.num_steps.max() <= 20
+    penalty = strength / n * np.where(np.eye(k, k + 1) + (np.arange(k + 1) == k) > 0, k, k * (k - 1))
+    eps = float(jnp.finfo(fit.risk.dtype).eps)
+    for i in range(5):
+        x = np.asarray(fit.tempered(z)[i], float)
+        found = np.c_[fit.matrix[i] - np.eye(k), fit.bias[i]].astype(float)
+        objective = _penalized_loss(x, y[i], penalty)
+        value, slope, curvature = (functools.partial(lambda of, part, t: of(t)[part], objective, m) for m in range(3))
+        best = minimize(value, np.zeros(k * (k + 1)), jac=slope, hess=curvature, method="trust-exact", tol=1e-11)
+        assert objective(found.ravel())[0] <= best.fun + 16 * eps * abs(best.fun)
+
+
+def _penalized_loss(x, y, penalty):
+    """Value, gradient and second derivatives, in the coefficients `(k * (k + 1),)`, about the identity."""
+    n, k = x.shape
+    rows = np.c_[x, np.ones(n)]
+
+    def of(t):
+        theta = t.reshape(k, k + 1)
+        log_p = special.log_softmax(x + rows @ theta.T, axis=1)
+        p = np.exp(log_p)
+        value = -log_p[np.arange(n), y].mean() + (penalty * theta**2).sum()
+        gradient = (p - np.eye(k)[y]).T @ rows / n + 2 * penalty * theta
+        shares = np.einsum("na,ab->nab", p, np.eye(k)) - np.einsum("na,nb->nab", p, p)
+        curvature = np.einsum("nab,ni,nj->aibj", shares, rows, rows) / n
+        return value, gradient.ravel(), curvature.reshape(t.size, t.size) + 2 * np.diag(penalty.ravel())
+
+    return of
 
 
 # --- many classes ---

@@ -96,8 +96,11 @@ def test_transformations(data, eps):
         slope = jnp.vdot(jax.grad(value)(logits), way)
         difference = (value(logits + 1e-5 * way) - value(logits - 1e-5 * way)) / 2e-5
         np.testing.assert_allclose(slope, difference, rtol=1e-6)
-    half = calibrate(logits.astype(jnp.bfloat16), labels)
-    assert half(logits.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+    half = logits.astype(jnp.bfloat16)
+    fit, same = calibrate(half, labels), calibrate(half.astype(jnp.float32), labels)
+    np.testing.assert_allclose(fit.fit.temperature, same.fit.temperature, rtol=1e-6)  # nothing between is rounded
+    assert fit(half).dtype == jnp.bfloat16
+    np.testing.assert_array_equal(fit(half), same(half.astype(jnp.float32)).astype(jnp.bfloat16))
 
 
 def test_far_below_underflow_and_masks(eps):

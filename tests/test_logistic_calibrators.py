@@ -240,7 +240,10 @@ def test_certain_forecasts(fit, data, eps):
     more = fit(np.append(score, [np.inf, -np.inf]), np.append(outcomes, [1, 0]))
     np.testing.assert_allclose(parameters(more), parameters(fit(score, outcomes)), rtol=1024 * eps)
     np.testing.assert_array_equal(more(np.array([-np.inf, np.inf])), [0, 1])
-    wrong = fit(np.append(score, np.inf), np.append(outcomes, 0))
+    wrong = np.append(score, np.inf), np.append(outcomes, 0)
+    with pytest.raises(ValueError, match=f"score inf in row {N} is certain of what did not happen.*floor="):
+        fit(*wrong)
+    wrong = jax.jit(fit)(*wrong)
     assert wrong.status == Status.IMPOSSIBLE_EVENT and np.isnan(parameters(wrong)).all()
     with pytest.raises(ValueError, match="IMPOSSIBLE_EVENT"):
         wrong(score)

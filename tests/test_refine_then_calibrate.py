@@ -1,6 +1,7 @@
 """The study behind `notebooks/refine_then_calibrate.ipynb`: its parts against plain computations, its command in small,
 and the table of the README against the stored results."""
 
+import importlib
 import os
 import pathlib
 import subprocess
@@ -222,19 +223,32 @@ def test_relative_differences_with_intervals():
     np.testing.assert_allclose(summary.interval(values), values.mean() + np.array([-half, half]), atol=0.2 * half)
 
 
-def test_stored_results_are_of_this_study():
-    import data_sets
+@pytest.mark.parametrize("stage", ["trees", "networks", "vision", "objectives", "temperatures"])
+def test_stored_results_are_of_this_study(stage):
     import summary
-    import tabular
 
-    for stage in ("trees", "networks"):
-        units = pd.read_csv(summary.RESULTS / f"{stage}_units.csv")
-        named = pd.DataFrame(tabular.units(False))
-        assert len(units.merge(named)) == len(units) == len(units.drop_duplicates(list(named)))
-        rows = pd.read_csv(summary.RESULTS / f"{stage}.csv")
-        assert len(rows.merge(units[list(named)])) == len(rows)
+    study = importlib.import_module("tabular" if stage in ("trees", "networks") else stage)
+    units = pd.read_csv(summary.RESULTS / f"{stage}_units.csv")
+    named = pd.DataFrame(study.units(False))
+    keys = list(named)
+    assert len(units) == len(units.drop_duplicates(keys)) == len(units.merge(named)) == len(named)
+    rows = pd.read_csv(summary.RESULTS / f"{stage}.csv")
+    assert len(rows.merge(units[keys])) == len(rows)
+    assert len(rows.drop_duplicates(keys)) == len(units)
+
+
+def test_half_of_the_tables_are_large():
+    import data_sets
+
     large = [d.name for d in data_sets.TABLES if len(data_sets.table(d.name)[1]) >= 10_000]
     assert len(large) >= len(data_sets.TABLES) / 2
+
+
+def test_the_readme_shows_the_table_of_the_results():
+    import summary
+
+    table = summary.markdown(summary.headline(summary.tabular()))
+    assert table in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def _command(*arguments):

@@ -106,6 +106,24 @@ def test_the_error_of_the_rule_is_that_of_the_paired_difference():
     assert int(decide(rows, ("a", "b", "c"), None, "best").selected) == 2
 
 
+@pytest.mark.parametrize("row", range(5))
+def test_one_row_that_differs_is_a_tie(row):
+    # d / n is the mean of n differences of which one is d, and its standard error: the rule includes equality
+    losses = np.abs(np.random.default_rng(row).normal(size=(50, 30)))
+    for of in losses:
+        other = of - np.where(np.arange(30) == row, 0.37 * of, 0)
+        rows = [(jnp.asarray(a), jnp.int32(0)) for a in (of, other)]
+        assert int(decide(rows, ("a", "b"), None, "one-standard-error").selected) == 0
+
+
+def test_a_difference_below_rounding_is_none():
+    of = jnp.ones(1000, jnp.float32)
+    rows = [(a, jnp.int32(0)) for a in (of + 2.0**-22, of)]  # two roundings, in every row
+    assert int(decide(rows, ("a", "b"), None, "one-standard-error").selected) == 0
+    rows = [(a, jnp.int32(0)) for a in (of + 2.0**-12, of)]
+    assert int(decide(rows, ("a", "b"), None, "one-standard-error").selected) == 1
+
+
 @pytest.mark.once
 def test_equal_calibrators_the_first_is_chosen(data):
     twice = {"first": fit_halved, "second": fit_halved}

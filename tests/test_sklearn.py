@@ -261,6 +261,10 @@ def test_weights_go_to_the_classifier_that_takes_them():
     np.testing.assert_array_equal(model.estimator_.theta_, GaussianNB().fit(X, y, weights).theta_)
     with pytest.warns(UserWarning, match="Given.fit takes no sample_weight"):
         Calibrator(Given((0, 1)), cv=2).fit(X[:, 1:] - X[:, :1], y, sample_weight=weights)
+    # a step of a pipeline is named, and nothing is warned of
+    inside = Calibrator(make_pipeline(GaussianNB()), cv=2)
+    inside.fit(X, y, sample_weight=weights, gaussiannb__sample_weight=weights)
+    np.testing.assert_array_equal(inside.predict_proba(X), model.predict_proba(X))
 
 
 # ---------------------------------------------------------------- cross-fitting

@@ -14,7 +14,7 @@ from jaxcal import checks
 from jaxcal.calibrators.fit import Fit
 from jaxcal.calibrators.temperature import aligned, optimum
 from jaxcal.losses import log_loss
-from jaxcal.solvers import Own, Shared, class_losses, log_softmax, scaled, softmax_regression, total
+from jaxcal.solvers import Own, Shared, class_losses, has_softmax, log_softmax, scaled, softmax_regression, total
 from jaxcal.status import Status
 
 
@@ -128,10 +128,8 @@ def _fit_lane(features, penalty, masks, logits, labels, weights, u):
 
 def _clean(logits, labels, weights, masks) -> Rows:
     k = logits.shape[-1]
-    peak, low = jnp.max(logits, axis=-1), jnp.min(logits, axis=-1)
-    valid = jnp.isfinite(peak) & (labels >= 0) & (labels < k)
-    if not masks:
-        valid &= jnp.isfinite(low)
+    readable = has_softmax(logits) if masks else jnp.all(jnp.isfinite(logits), axis=-1)
+    valid = readable & (labels >= 0) & (labels < k)
     fine = jnp.all((weights >= 0) & (weights < jnp.inf)) & jnp.any(weights > 0)
     ok = fine & jnp.all(valid | (weights == 0))
     present = valid & (weights > 0) & (weights < jnp.inf)

@@ -106,21 +106,30 @@ def report_binary(fit, score, outcomes, weights, call: str):
     """`fit`, after an eager call whose every lane failed on its input has raised and named the row."""
     if checks.is_traced(fit):
         return fit
-    failed = np.asarray(fit.status) == Status.INVALID_INPUT
-    checks.raise_if_unusable(failed, lambda: f"{call}: {_explain(score, outcomes, weights)}")
+    failed = np.asarray(fit.status) >= Status.INVALID_INPUT
+    impossible = bool((np.asarray(fit.status) == Status.IMPOSSIBLE_EVENT).all())
+    checks.raise_if_unusable(failed, lambda: f"{call}: {_explain(score, outcomes, weights, impossible)}")
     return fit
 
 
-def _explain(score, outcomes, weights) -> str:
+def _explain(score, outcomes, weights, impossible: bool) -> str:
     s, w = np.asarray(score).astype(np.float64), 1 if weights is None else np.asarray(weights)
     fault = checks.find_event_fault(np.zeros(s.shape), outcomes, weights)
     if fault is not None:
         return fault
     bad = ~np.isfinite(s) & (w > 0)
     bad = np.isnan(s) & (w > 0) if (np.isnan(s) & (w > 0)).any() else bad
-    if bad.any():
-        return f"score must be a finite number, got {checks.first(np.broadcast_to(s, bad.shape), bad)}"
-    return "scores or weights are too large or too small for sums and squares"
+    if impossible:
+        bad = bad & ((s > 0) != (np.asarray(outcomes) == 1))
+    if not bad.any():
+        return "scores or weights are too large or too small for sums and squares"
+    where = checks.first(np.broadcast_to(s, bad.shape), bad)
+    if impossible:
+        return (
+            f"score {where} is certain of what did not happen, so that the log loss is infinite for every parameter; "
+            "keep probabilities from 0 and 1, for instance by jaxcal.logits_from_probs(p, floor=...)"
+        )
+    return f"score must be a finite number, got {where}"
 
 
 def log_sigmoids(log_odds: jax.Array) -> tuple[jax.Array, jax.Array]:

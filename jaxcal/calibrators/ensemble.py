@@ -30,7 +30,8 @@ class CalibratedEnsembleFit(Fit):
 
     def __call__(self, logits) -> jax.Array:
         """Calibrated log-probabilities `(..., n, k)` of the members' logits `(..., m, n, k)`, for any m."""
-        return self.fit(_average(_members(logits)))
+        members = _members(logits)
+        return self.fit(_average(members)).astype(members.dtype)
 
 
 def calibrate_ensemble(calibrator: Callable, logits, labels, *, weights=None) -> CalibratedEnsembleFit:
@@ -97,4 +98,4 @@ def _explain(logits, weights) -> str:
 def _average(logits):
     log_p = jnp.moveaxis(log_softmax(logits.astype(checks.compute_dtype(logits))), -3, -1)
     m = log_p.shape[-1]
-    return log_mixture(log_p, jnp.full(m, 1 / m, log_p.dtype)).astype(logits.dtype)
+    return log_mixture(log_p, jnp.full(m, 1 / m, log_p.dtype))

@@ -28,7 +28,7 @@ class PlattFit(BinaryFit):
     Attributes:
         slope: a, per unit of the score; below 0 where high scores speak against outcome 1.
         centre: mean score of the calibration set, which keeps the digits of scores with an offset.
-        level: log-odds at the centre.
+        level: log-odds at the centre; `intercept` is that at the score 0, b.
         risk: the minimized mean log loss against the targets.
         status: `jaxcal.Status`, int32.
         num_steps: Newton steps, int32.

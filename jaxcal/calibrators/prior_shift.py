@@ -10,7 +10,7 @@ from jax import lax
 from jaxcal import checks
 from jaxcal.calibrators.fit import Fit
 from jaxcal.losses import weighted_mean
-from jaxcal.solvers import log_mixture, log_softmax, mixture_weights, shifted
+from jaxcal.solvers import has_softmax, log_mixture, log_softmax, mixture_weights, shifted
 from jaxcal.status import Status
 
 
@@ -184,7 +184,7 @@ def _fit(logits, prior, weights):
     prior = jnp.where(good[..., None], prior / jnp.where(good[..., None], mass, 1), 1 / prior.shape[-1])
     old = prior[..., None, :]
 
-    usable = jnp.isfinite(jnp.max(logits, axis=-1, keepdims=True))
+    usable = has_softmax(logits)[..., None]
     log_p = log_softmax(jnp.where(usable, logits, 0))
     valid = usable[..., 0] & ~jnp.any((old == 0) & (logits > -jnp.inf), axis=-1)
     density = jnp.where((log_p == -jnp.inf) | (old == 0), -jnp.inf, log_p - _log(old))

@@ -48,9 +48,10 @@ def fit_quadratic(score, outcomes, *, weights=None, ridge: float = 0.0) -> Quadr
     Returns:
         `QuadraticFit` over the broadcast of the leading axes. Certain forecasts, scores of inf or -inf, drop out if
         they came true and are IMPOSSIBLE_EVENT, NaN, if not. Without a penalty NOT_IDENTIFIED where fewer than three
-        distinct scores occur (the coefficients that can be told are fitted, the others 0), and AT_UPPER_BOUND where the
-        outcomes are separated: some coefficients whose loss is below one rounding. INVALID_INPUT, NaN, for NaN scores,
-        other outcomes and bad weights; an eager call raises `ValueError` if no lane is usable.
+        distinct scores occur (the coefficients that can be told are fitted, the others 0), or where their squares are
+        lost in rounding (float32: a spread below a 300th of the offset), and AT_UPPER_BOUND where the outcomes are
+        separated: some coefficients whose loss is below one rounding. INVALID_INPUT, NaN, for NaN scores, other
+        outcomes and bad weights; an eager call raises `ValueError` if no lane is usable.
 
     Consistent where the map is quadratic. Differentiable in scores and weights (first order). Cost: about 6 Newton
     steps, O(n) each.

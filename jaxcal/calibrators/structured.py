@@ -6,6 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from jaxcal import checks
 from jaxcal.calibrators.affine import (
     AffineFit,
     apply_matrix,
@@ -28,7 +29,7 @@ class StructuredMatrixFit(AffineFit):
     """log softmax(W x + b), x the log-probabilities after temperature scaling and Laplace smoothing.
 
     Attributes:
-        tempered: the temperature and the smoothing, a `LaplaceFit`.
+        tempered: the temperature, `tempered.fit.temperature`, and the smoothing, a `LaplaceFit`.
         matrix: W, `(..., k, k)`: row a makes the logit of class a.
         bias: b, `(..., k)`.
         risk: mean log loss on the fitting data, without the penalty, `(...)`.
@@ -46,7 +47,7 @@ class StructuredMatrixFit(AffineFit):
     gradient_norm: jax.Array
 
     def _log_probabilities(self, logits):
-        return apply_matrix(self.matrix, self.bias, self.tempered(logits))
+        return _after(apply_matrix, self.matrix, self.bias, self.tempered, logits)
 
 
 @jax.tree_util.register_dataclass
@@ -55,7 +56,7 @@ class StructuredVectorFit(AffineFit):
     """log softmax(v x + b), x the log-probabilities after temperature scaling and Laplace smoothing.
 
     Attributes:
-        tempered: the temperature and the smoothing, a `LaplaceFit`.
+        tempered: the temperature, `tempered.fit.temperature`, and the smoothing, a `LaplaceFit`.
         scale: v, `(..., k)`.
         bias: b, `(..., k)`.
         risk, status, num_steps, gradient_norm: as of `StructuredMatrixFit`.
@@ -70,7 +71,13 @@ class StructuredVectorFit(AffineFit):
     gradient_norm: jax.Array
 
     def _log_probabilities(self, logits):
-        return apply_scale(self.scale, self.bias, self.tempered(logits))
+        return _after(apply_scale, self.scale, self.bias, self.tempered, logits)
+
+
+def _after(apply, slope, bias, tempered, logits):
+    """The map of tempered logits; what is between the two is not rounded to half precision."""
+    x = tempered(logits.astype(checks.compute_dtype(logits)))
+    return apply(slope, bias, x).astype(logits.dtype)
 
 
 def fit_structured_matrix(
@@ -160,6 +167,7 @@ def _fit(matrix, logits, labels, weights, options, call):
 
 @partial(jax.jit, static_argnums=(0, 4))
 def _solve(matrix, logits, labels, weights, options):
+    logits = logits.astype(checks.compute_dtype(logits))
     tempered = laplace(fit_temperature)(logits, labels, weights=weights)
     x = tempered(logits)
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from jaxcal import checks
 from jaxcal.losses import weighted_mean
+from jaxcal.solvers import has_softmax
 
 
 def accuracy(logits, labels, *, weights=None) -> jax.Array:
@@ -41,7 +42,6 @@ def accuracy(logits, labels, *, weights=None) -> jax.Array:
 
 @jax.jit
 def _accuracy(logits, labels, weights):
-    peak = jnp.max(logits, axis=-1)
-    valid = (labels >= 0) & (labels < logits.shape[-1]) & jnp.isfinite(peak)
+    valid = (labels >= 0) & (labels < logits.shape[-1]) & has_softmax(logits)
     hit = (jnp.argmax(logits, axis=-1) == labels).astype(checks.compute_dtype(logits))
     return weighted_mean(jnp.where(valid, hit, jnp.nan), weights)

@@ -24,7 +24,7 @@ from jaxcal.metrics.kernels import (
 )
 from jaxcal.metrics.results import TestResult
 from jaxcal.resampling import without_bootstrap
-from jaxcal.solvers import log_softmax, total
+from jaxcal.solvers import has_softmax, log_softmax, total
 
 ESTIMATORS = ("unbiased", "biased", "linear")
 
@@ -230,9 +230,8 @@ def map_rows(fn, logits, labels, weights, *others):
 
 def _clean_rows(logits, labels, weights) -> Rows:
     k = logits.shape[-1]
-    peak = jnp.max(logits, axis=-1)
     present = weights > 0
-    valid = (labels >= 0) & (labels < k) & jnp.isfinite(peak)  # the largest of a row with NaN is NaN
+    valid = (labels >= 0) & (labels < k) & has_softmax(logits)
     ok = jnp.all(valid | ~present) & jnp.all((weights >= 0) & (weights < jnp.inf)) & jnp.any(present)
     ok &= jnp.all(weights == jnp.round(weights))  # pairs of copies count
     usable = valid & present

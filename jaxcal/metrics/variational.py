@@ -14,7 +14,7 @@ from jaxcal.calibrators.temperature import aligned, prepare
 from jaxcal.cross_fit import cross_fit
 from jaxcal.losses import weighted_mean
 from jaxcal.resampling import without_bootstrap
-from jaxcal.solvers import log_softmax
+from jaxcal.solvers import has_softmax, log_softmax
 
 _NO_BOOTSTRAP = "copies of a row are on both sides of a split; take the calibration of decompose with method='centred'"
 
@@ -139,7 +139,7 @@ def _directions(change, norm):
 def _pair(logits, labels, weights, mapped):
     """Forecasts and recalibrated ones, labels and weights; NaN in rows that hold no forecast."""
     z, y, w = aligned(logits, labels, weights)
-    usable = jnp.isfinite(jnp.max(z, axis=-1, keepdims=True))
+    usable = has_softmax(z)[..., None]
     f = jnp.where(usable, jnp.exp(log_softmax(jnp.where(usable, z, 0))), jnp.nan)
     g = jnp.exp(aligned(mapped, labels, weights)[0].astype(z.dtype))
     f = jnp.where((y[..., None] >= 0) & (y[..., None] < z.shape[-1]), f, jnp.nan)

@@ -125,7 +125,8 @@ class Calibrator(ForecastMixin, MetaEstimatorMixin, BaseEstimator):
             X: rows, whatever the classifier takes.
             y: labels `(n,)` of any type.
             sample_weight: counts `(n,)`, for the calibrator and, where its `fit` takes them, for the classifier.
-            **fit_params: for `estimator.fit`; with metadata routing also for the splitter.
+            **fit_params: for `estimator.fit`, as `svc__sample_weight` of a step of a pipeline; with metadata routing
+                also for the splitter.
 
         Returns:
             The estimator.
@@ -263,9 +264,10 @@ class Calibrator(ForecastMixin, MetaEstimatorMixin, BaseEstimator):
             return routed.estimator.fit, routed.splitter.split
         if sample_weight is not None and has_fit_parameter(self.estimator, "sample_weight"):
             return {**fit_params, "sample_weight": sample_weight}, {}
-        if sample_weight is not None:
+        if sample_weight is not None and not any(name.endswith("__sample_weight") for name in fit_params):
             warnings.warn(
-                f"{type(self.estimator).__name__}.fit takes no sample_weight: only the calibrator sees the weights",
+                f"{type(self.estimator).__name__}.fit takes no sample_weight: only the calibrator sees the weights "
+                "(those of the last step of a pipeline: <step>__sample_weight)",
                 stacklevel=3,
             )
         return fit_params, {}

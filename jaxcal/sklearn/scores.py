@@ -63,13 +63,13 @@ def fit_logits(calibrator: Callable, logits: np.ndarray, labels: np.ndarray, wei
     with jax.enable_x64(True):
         try:
             fit = calibrator(*rows, weights=_filled(weights, 0))
+            if hasattr(fit, "check"):
+                fit.check()
         except ValueError as error:
             own = np.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
             if not (np.isneginf(own) & (weights > 0)).any():
                 raise
             raise ValueError(f"{error}. For an estimator that gives probability 0: floor=1e-6, say") from error
-        if hasattr(fit, "check"):
-            fit.check()
     return jax.tree.map(np.asarray, fit)
 
 

@@ -16,6 +16,7 @@ from jaxcal.solvers.mixture import log_mixture as log_mixture
 from jaxcal.solvers.mixture import mixture_weights as mixture_weights
 from jaxcal.solvers.root import Root as Root
 from jaxcal.solvers.root import bracketed_root as bracketed_root
+from jaxcal.solvers.softmax import has_softmax as has_softmax
 from jaxcal.solvers.softmax import log_normalizer as log_normalizer
 from jaxcal.solvers.softmax import log_softmax as log_softmax
 from jaxcal.solvers.softmax import row_sums as row_sums
@@ -43,6 +44,7 @@ __all__ = [
     "bin_rule",
     "bracketed_root",
     "class_losses",
+    "has_softmax",
     "inserted_steps",
     "isotonic_frequencies",
     "isotonic_regression",

@@ -82,9 +82,9 @@ class Shared(NamedTuple):
     def standardized(self, w, penalty):
         """The same features of mean 0 and variance one, and B, `(d, d)`, with x_new = B' x.
 
-        They are made uncorrelated, too. Where some coefficients are penalized and others are not, the mean over the
-        classes of the second derivatives that features and penalties make is diagonal instead, apart from features
-        whose penalty is the larger part. A direction that is constant up to rounding is 0 in the new features; in B it
+        They are made uncorrelated, too. Where coefficients are penalized, the mean over the classes of the second
+        derivatives that features and penalties make is diagonal instead, apart from features whose penalty is the
+        larger part. A direction that is constant up to rounding is 0 in the new features; in B it
         stays, for a penalty may decide about it. Third, whether there is none.
         """
         eps = jnp.finfo(w.dtype).eps
@@ -104,14 +104,13 @@ class Shared(NamedTuple):
         turn, kept = _uncorrelated(unit, w, d * eps * jnp.where(told, largest / unit_of, 0))
         full = jnp.all(kept)
 
-        linear = penalty[:, :-1] > 0
-        mixed = jnp.any(linear) & ~jnp.all(linear)
+        held = jnp.any(penalty[:, :-1] > 0)
         turn = jnp.where(
-            mixed,
+            held,
             _conditioned(unit, w, jnp.where(told, 2 * jnp.mean(penalty[:, :-1], axis=0) / unit_of**2, jnp.inf)),
             turn,
         )
-        kept |= mixed
+        kept |= held
         linear = jnp.where(told | constant, 1 / unit_of, 0)[:, None] * turn
         shift = -dot(mean, linear)
         # a direction that is left out has a spread up to sqrt(d eps): what it adds to the intercept must be far above

@@ -33,6 +33,14 @@ def shifted(logits: jax.Array) -> jax.Array:
     return logits - lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
 
 
+def has_softmax(logits: jax.Array) -> jax.Array:
+    """Whether a row `(..., k)` holds neither NaN nor `+inf`, and not only `-inf`: bool `(...)`.
+
+    Each entry is asked: a compiled maximum may forget NaN.
+    """
+    return jnp.all(logits < jnp.inf, axis=-1) & jnp.any(logits > -jnp.inf, axis=-1)
+
+
 @jax.custom_jvp
 def log_normalizer(gaps: jax.Array) -> jax.Array:
     """log sum exp of shifted logits, `(..., k)` to `(...)`.
