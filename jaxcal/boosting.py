@@ -19,6 +19,10 @@ _FLOOR = 2.0**-24
 
 _SCIKIT_LEARN = ("HistGradientBoostingClassifier", "GradientBoostingClassifier")
 
+# Objectives whose margins are log-odds, up to the factor `sigmoid` of LightGBM, or logits of a softmax.
+_XGBOOST = ("binary:logistic", "binary:logitraw", "reg:logistic", "multi:softprob", "multi:softmax")
+_LIGHTGBM = ("binary", "cross_entropy", "multiclass")
+
 
 def staged_logits(model, X) -> Iterator[np.ndarray]:
     """Logits `(n, k)`, float32, of the ensemble after each round, in the order of the rounds.
@@ -26,7 +30,8 @@ def staged_logits(model, X) -> Iterator[np.ndarray]:
     Args:
         model: a fitted classifier of XGBoost (`XGBClassifier` or a `Booster` of trees), LightGBM (`LGBMClassifier` or
             `Booster`) or scikit-learn (`HistGradientBoostingClassifier`, `GradientBoostingClassifier`), with two
-            classes or a softmax over more. DART and random forests, whose earlier trees change with later ones, raise.
+            classes or a softmax over more. DART and random forests, whose earlier trees change with later ones, and
+            objectives whose margins are no log-odds (exponential loss, hinge, regression, one-vs-all) raise.
         X: features as the model takes them; for a `Booster` of XGBoost also a `DMatrix`.
 
     Every tree is evaluated once: all rounds together cost about one prediction of the whole ensemble. Margins of two
@@ -47,6 +52,7 @@ def staged_logits(model, X) -> Iterator[np.ndarray]:
     elif package == "lightgbm":
         margins = _lightgbm_margins(model, X)
     elif package == "sklearn" and type(model).__name__ in _SCIKIT_LEARN:
+        _require_objective(model.loss, ("log_loss",))
         margins = model.staged_decision_function(X)
     else:
         raise TypeError(
@@ -85,7 +91,7 @@ def decompose_rounds(
 
     Cost: about one prediction of the whole ensemble, and of the decomposition of all rounds.
     """
-    labels = _class_numbers(model, y)
+    labels = _class_numbers(model, y, weights)
     options = {"loss": loss, "calibrator": calibrator, "weights": weights, "folds": folds, "key": key}
     block, parts = [], []
 
@@ -178,7 +184,13 @@ def _refinement(logits, labels, weights):
     return refinement(logits, labels, weights=weights)
 
 
-def _class_numbers(model, y) -> np.ndarray:
+def _require_objective(name: str, allowed: tuple[str, ...]) -> None:
+    if name not in allowed:
+        raise ValueError(f"margins of the objective {name!r} are no logits; those of {', '.join(allowed)} are")
+
+
+def _class_numbers(model, y, weights=None) -> np.ndarray:
+    """Numbers of the classes; -1 for an unknown one in a row of weight 0, which is absent."""
     y = np.asarray(y)
     classes = getattr(model, "classes_", None)
     if classes is None:
@@ -186,16 +198,19 @@ def _class_numbers(model, y) -> np.ndarray:
     numbers = np.searchsorted(classes, y)
     classes = np.asarray(classes)
     known = classes[np.minimum(numbers, len(classes) - 1)] == y
-    if not known.all():
-        raise ValueError(f"y holds {y[~known].tolist()[0]!r}, which is none of the classes {classes.tolist()}")
-    return numbers
+    bad = ~known if weights is None else ~known & (np.asarray(weights) != 0)
+    if bad.any():
+        raise ValueError(f"y holds {y[bad].tolist()[0]!r}, which is none of the classes {classes.tolist()}")
+    return np.where(known, numbers, -1)
 
 
 def _xgboost_margins(model, X):
     import xgboost
 
     booster = model if isinstance(model, xgboost.Booster) else model.get_booster()
-    kind = json.loads(booster.save_config())["learner"]["gradient_booster"]["name"]
+    learner = json.loads(booster.save_config())["learner"]
+    _require_objective(learner["objective"]["name"], _XGBOOST)
+    kind = learner["gradient_booster"]["name"]
     if kind != "gbtree":
         raise ValueError(f"rounds of a booster {kind!r} are no prefixes of the ensemble; gbtree's are")
     if not isinstance(X, xgboost.DMatrix):
@@ -220,7 +235,11 @@ def _lightgbm_margins(model, X):
     text = booster.model_to_string(num_iteration=1)
     if "average_output" in text.partition("Tree=")[0] or booster.params.get("boosting", "") == "dart":
         raise ValueError("rounds of random forests and DART are no prefixes of the ensemble")
+    objective = next(line for line in text.splitlines() if line.startswith("objective="))
+    name, *options = objective.removeprefix("objective=").split()
+    _require_objective(name, _LIGHTGBM)
+    factor = next((float(o.removeprefix("sigmoid:")) for o in options if o.startswith("sigmoid:")), 1.0)
     total = 0.0
     for i in range(booster.current_iteration()):
-        total = total + booster.predict(X, start_iteration=i, num_iteration=1, raw_score=True)
+        total = total + factor * booster.predict(X, start_iteration=i, num_iteration=1, raw_score=True)
         yield total

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import operator
 import os
 import time
 import warnings
@@ -23,6 +22,7 @@ from jaxcal.losses import ProperLoss, log_loss
 from jaxcal.metrics import accuracy
 from jaxcal.top_logits import TopLogits, thin
 
+_WORDS = {None: math.nan, "inf": math.inf, "-inf": -math.inf}
 FIELDS = ("risk", "calibration", "refinement", "temperature", "accuracy")
 
 
@@ -127,7 +127,11 @@ class History:
         found = {name: np.asarray(a) for name, a in self._numbers(logits, labels, self._weights).items()}
         if np.isnan(found["risk"]).all() and np.isfinite(logits).all():
             decompose(logits, labels, weights=self._weights)  # raises, and names the row
-        step = (self.steps[-1] + 1 if self._rows else 0) if step is None else operator.index(step)
+        if step is None:
+            step = self.steps[-1] + 1 if self._rows else 0
+        elif not isinstance(step, int | np.integer) or isinstance(step, bool) or step < 0:
+            raise ValueError(f"step must be an integer >= 0, got {step!r}")
+        step = int(step)
         shape = found["risk"].shape
         if self._rows and np.shape(self._rows[-1]["risk"]) != shape:
             raise ValueError(f"logits of batch shape {shape}, those before had {np.shape(self._rows[-1]['risk'])}")
@@ -309,16 +313,18 @@ def _lines(path: Path) -> Iterator[dict]:
 
 
 def _number(value):
-    """JSON has no NaN: it is null there."""
+    """JSON has neither NaN nor infinities: they are null and words there."""
     if isinstance(value, list):
         return [_number(v) for v in value]
-    return math.nan if value is None else value
+    return _WORDS.get(value, value) if value is None or isinstance(value, str) else value
 
 
 def _plain(value):
     if isinstance(value, list):
         return [_plain(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return None if math.isnan(value) else str(value)
 
 
 def _write(file, rows) -> int:

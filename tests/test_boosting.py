@@ -160,6 +160,8 @@ def test_what_has_no_rounds_is_refused():
     with pytest.raises(ValueError, match="y holds 'dog', which is none of the classes"):
         boosting.refinement_curve(model, X, np.full(len(X), "dog"))
     xgboost = pytest.importorskip("xgboost", reason="needs xgboost")
+    with pytest.raises(ValueError, match="margins of the objective 'reg:squarederror' are no logits"):
+        list(boosting.staged_logits(xgboost.XGBRegressor(n_estimators=2, n_jobs=1).fit(X, y), X))
     dart = xgboost.XGBClassifier(n_estimators=2, booster="dart", n_jobs=1).fit(X, y)
     with pytest.raises(ValueError, match="rounds of a booster 'dart'"):
         list(boosting.staged_logits(dart, X))
@@ -169,3 +171,30 @@ def test_what_has_no_rounds_is_refused():
     ).fit(X, y)
     with pytest.raises(ValueError, match="rounds of random forests and DART"):
         list(boosting.staged_logits(forest, X))
+    for objective in ("regression", "multiclassova"):
+        options = {"objective": objective, "num_class": 2} if objective == "multiclassova" else {"objective": objective}
+        model = lightgbm.train(options | {"verbosity": -1, "num_threads": 1}, lightgbm.Dataset(X, y), 2)
+        with pytest.raises(ValueError, match=f"margins of the objective '{objective}' are no logits"):
+            list(boosting.staged_logits(model, X))
+    exponential = GradientBoostingClassifier(n_estimators=2, loss="exponential").fit(X, y)
+    with pytest.raises(ValueError, match="margins of the objective 'exponential' are no logits"):
+        list(boosting.staged_logits(exponential, X))
+
+
+@pytest.mark.once
+def test_lightgbm_with_a_steeper_sigmoid():
+    lightgbm = pytest.importorskip("lightgbm", reason="needs lightgbm")
+    X, y, X_val, y_val = _data(2)
+    model = lightgbm.LGBMClassifier(n_estimators=3, sigmoid=2.0, verbose=-1, n_jobs=1).fit(X, y)
+    own = -np.log(model.predict_proba(X_val)[np.arange(len(y_val)), y_val]).mean()
+    np.testing.assert_allclose(boosting.decompose_rounds(model, X_val, y_val).risk[-1], own, rtol=1e-5)
+
+
+@pytest.mark.once
+def test_absent_rows_may_have_any_label():
+    model, _ = _gradient(3)
+    _, _, X, y = _data(3)
+    weights = np.arange(len(y)) % 3
+    labels = np.where(weights == 0, "dog", NAMES[y])
+    expected = boosting.refinement_curve(model, X, NAMES[y], weights=weights)
+    np.testing.assert_array_equal(boosting.refinement_curve(model, X, labels, weights=weights), expected)

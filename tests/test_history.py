@@ -163,6 +163,31 @@ def test_a_diverged_epoch_is_null_in_the_file(tmp_path):
     assert math.isnan(jaxcal.History(labels, path=tmp_path / "run.jsonl").array("refinement")[0])
 
 
+def test_an_impossible_event_is_infinite_in_the_file(tmp_path):
+    z, y = np.random.default_rng(0).normal(size=(2, 50, 3)), np.arange(50) % 3
+    z[1, 4, y[4]] = -np.inf
+    path = tmp_path / "run.jsonl"
+    history = jaxcal.History(y, path=path)
+    for logits in z:
+        history.record(np.stack([logits, z[0]]), mine=-math.inf)
+    again = jaxcal.History(y, path=path)
+    for name in ("risk", "refinement", "calibration", "mine"):
+        np.testing.assert_array_equal(again.array(name), history.array(name))
+    assert again.array("risk")[0, 1] == math.inf and (again.array("mine") == -math.inf).all()
+    for line in path.read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)  # plain JSON: no Infinity, no NaN
+
+
+@pytest.mark.parametrize("step", [-1, 2.5, True, "2"])
+def test_a_step_is_a_number_of_an_epoch(step):
+    z, y = np.random.default_rng(0).normal(size=(50, 3)), np.arange(50) % 3
+    history = jaxcal.History(y)
+    history.record(z)
+    with pytest.raises(ValueError, match="step must be an integer >= 0"):
+        history.record(z, step=step)
+    assert history.steps == [0]
+
+
 @pytest.mark.once
 def test_other_losses_and_calibrators_and_one_trace():
     z, labels = _epochs()
@@ -196,8 +221,6 @@ def test_bad_arguments(tmp_path):
         jaxcal.History(labels + 1).record(z[0])
     with pytest.raises(ValueError, match="risk, time is measured here"):
         history.record(z[1], risk=0.1, time=3.0)
-    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
-        history.record(z[1], step=1.5)
     with pytest.raises(ValueError, match="nothing has been recorded yet"):
         jaxcal.History(labels).select()
     with pytest.raises(ValueError, match="exists and is no file"):

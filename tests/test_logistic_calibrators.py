@@ -240,6 +240,10 @@ def test_certain_forecasts(fit, data, eps):
     more = fit(np.append(score, [np.inf, -np.inf]), np.append(outcomes, [1, 0]))
     np.testing.assert_allclose(parameters(more), parameters(fit(score, outcomes)), rtol=1024 * eps)
     np.testing.assert_array_equal(more(np.array([-np.inf, np.inf])), [0, 1])
+    # two more rows of loss 0
+    np.testing.assert_allclose(more.risk, fit(score, outcomes).risk * N / (N + 2), rtol=64 * eps)
+    alone = fit(np.array([np.inf, -np.inf]), np.array([1, 0]))
+    assert alone.risk == 0 and alone.status == Status.NOT_IDENTIFIED
     wrong = np.append(score, np.inf), np.append(outcomes, 0)
     with pytest.raises(ValueError, match=f"score inf in row {N} is certain of what did not happen.*floor="):
         fit(*wrong)
@@ -247,6 +251,37 @@ def test_certain_forecasts(fit, data, eps):
     assert wrong.status == Status.IMPOSSIBLE_EVENT and np.isnan(parameters(wrong)).all()
     with pytest.raises(ValueError, match="IMPOSSIBLE_EVENT"):
         wrong(score)
+
+
+def test_certain_forecasts_beside_a_penalty(data, eps):
+    """They count in the mean: the objective is that of all rows, by SciPy."""
+    score, outcomes, _ = (np.array(a[0], float) for a in data)
+    more, happened = np.append(score, [np.inf] * 20 + [-np.inf] * 30), np.append(outcomes, [1] * 20 + [0] * 30)
+    fit = jaxcal.fit_quadratic(more.astype(np.asarray(data[0]).dtype), happened, ridge=0.1)
+
+    def objective(c):
+        eta = c[0] + c[1] * score + c[2] * score**2
+        losses = np.logaddexp(0, eta) - outcomes * eta
+        return losses.sum() / len(more) + 0.1 * (c[0] ** 2 + (c[1] - 1) ** 2 + c[2] ** 2)
+
+    best = minimize(objective, [0.0, 1.0, 0.0], tol=1e-12)
+    assert objective(np.asarray(fit.coefficients, float)) <= best.fun * (1 + 64 * eps)
+    loss = -np.asarray(fit.log_probabilities(more.astype(np.asarray(data[0]).dtype)), float)
+    np.testing.assert_allclose(fit.risk, loss[np.arange(len(more)), happened.astype(int)].mean(), rtol=256 * eps)
+    alone = jaxcal.fit_quadratic(np.array([np.inf, -np.inf]), np.array([1, 0]), ridge=0.1)
+    np.testing.assert_allclose(alone.coefficients, [0, 1, 0], atol=16 * eps)
+    assert alone.status == Status.CONVERGED and alone.risk <= 4 * eps
+
+
+@pytest.mark.parametrize("lift", [jaxcal.one_vs_rest, jaxcal.one_vs_one])
+def test_an_impossible_event_of_one_class_is_named(lift):
+    rng = np.random.default_rng(0)
+    z = 2 * rng.normal(size=(60, 3))
+    y = (z + rng.gumbel(size=z.shape)).argmax(-1)
+    z[9, y[9]] = -np.inf
+    with pytest.raises(ValueError, match="row 9 gives its own class"):
+        lift(jaxcal.fit_beta)(z, y)
+    assert jax.jit(lift(jaxcal.fit_beta))(z, y).status == Status.IMPOSSIBLE_EVENT
 
 
 @fits

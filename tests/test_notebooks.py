@@ -14,6 +14,7 @@ NAMES = (
     "choosing_a_calibrator",
     "next_token_logits",
     "rank_calibration",
+    "refine_then_calibrate",
     "theory_learning_curves",
     "theory_maps",
     "theory_on_real_spectra",

@@ -60,12 +60,12 @@ def fit_beta(score, outcomes, *, weights=None, variant: str = "abm") -> BetaFit:
         variant: "abm", "am" or "ab", static.
 
     Returns:
-        `BetaFit` over the broadcast of the leading axes. Scores of inf or -inf, certain forecasts, drop out if they
-        came true and are IMPOSSIBLE_EVENT, NaN, if not. NOT_IDENTIFIED where too few distinct scores occur to tell the
-        coefficients apart (those that can be told are fitted, the others 0), or where a feature is lost in rounding, as
-        in float32 where all log-odds are below -14; AT_UPPER_BOUND where the outcomes are separated, or all the same:
-        some coefficients whose loss is below one rounding. INVALID_INPUT, NaN, for NaN scores, other outcomes and bad
-        weights; an eager call raises `ValueError` if no lane is usable.
+        `BetaFit` over the broadcast of the leading axes. Scores of inf or -inf, certain forecasts, count with loss 0 if
+        they came true and are IMPOSSIBLE_EVENT, NaN, if not. NOT_IDENTIFIED where too few distinct scores occur to tell
+        the coefficients apart (those that can be told are fitted, the others 0), or where a feature is lost in
+        rounding, as in float32 where all log-odds are below -14; AT_UPPER_BOUND where the outcomes are separated, or
+        all the same: some coefficients whose loss is below one rounding. INVALID_INPUT, NaN, for NaN scores, other
+        outcomes and bad weights; an eager call raises `ValueError` if no lane is usable.
 
     Consistent where the map is of this form. Differentiable in scores and weights (first order; a coefficient at 0
     stays there). Cost: about 6 Newton steps, O(n) each; up to four times that where a constraint is active.

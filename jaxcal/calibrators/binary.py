@@ -1,6 +1,7 @@
 """What binary calibrators share: how scores, outcomes and weights come in, and how probabilities go out."""
 
 import abc
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -146,14 +147,19 @@ def by_lane(value: jax.Array, score: jax.Array) -> jax.Array:
 def fit_log_odds(features: Callable, score, outcomes, weights, *, not_negative=None, ridge=None):
     """Logistic regression on features of the log-odds, for the compiled part of a fit: `(optimum, status)`.
 
-    Certain forecasts that came true drop out. Options are those of `logistic_regression`.
+    Certain forecasts that came true cost nothing whatever the parameters: they count in the mean loss alone. Options
+    are those of `logistic_regression`.
     """
     s, y, w, ok = clean_rows(score, outcomes, weights)
     certain = jnp.isinf(s)
     impossible = jnp.any(certain & ((s > 0) != (y == 1)) & (w > 0), axis=-1)
-    w = jnp.where(certain, 0, w)
-    some = jnp.any(w > 0, axis=-1)
+    mass, left = jnp.sum(w, axis=-1), jnp.sum(jnp.where(certain, 0, w), axis=-1)
+    some = (left > 0) | (ridge is not None)
     x = lax.optimization_barrier(tuple(features(jnp.where(certain, 0, s))))  # see `logistic_regression`
+    if ridge is None:
+        w = jnp.where(certain, 0, w)
+    else:  # beside the penalty a mean counts all its rows: these stay at even odds, and their loss is taken off again
+        x, y = tuple(jnp.where(certain, 0, feature) for feature in x), jnp.where(certain, 0.5, y)
     for feature in x:  # a square may overflow
         ok &= in_range(feature)
     active = ok & ~impossible & some
@@ -163,7 +169,9 @@ def fit_log_odds(features: Callable, score, outcomes, weights, *, not_negative=N
     status = jnp.where(impossible, Status.IMPOSSIBLE_EVENT, status)
     status = jnp.where(ok, status, Status.INVALID_INPUT).astype(jnp.int32)
     mark = jnp.where(status < Status.NOT_CONVERGED, 1, jnp.nan).astype(s.dtype)
-    return found._replace(coefficients=found.coefficients * mark[..., None], risk=found.risk * mark), status
+    share = left / jnp.where(ok, mass, 1)
+    risk = found.risk * share if ridge is None else jnp.maximum(found.risk - math.log(2) * (1 - share), 0)
+    return found._replace(coefficients=found.coefficients * mark[..., None], risk=risk * mark), status
 
 
 def status_of(found: LogisticOptimum, ok) -> jax.Array:

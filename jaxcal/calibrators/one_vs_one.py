@@ -11,7 +11,7 @@ from jax import lax
 
 from jaxcal import checks
 from jaxcal.calibrators.fit import Fit
-from jaxcal.calibrators.one_vs_rest import difference, normalized
+from jaxcal.calibrators.one_vs_rest import difference, normalized, raise_if_invalid
 from jaxcal.calibrators.temperature import prepare
 from jaxcal.losses import hide_absent
 from jaxcal.solvers import log_normalizer, shifted
@@ -104,13 +104,15 @@ def one_vs_one(fit_binary: Callable) -> Callable:
         raise TypeError(f"fit_binary must be a function (score, outcomes, *, weights), got {type(fit_binary).__name__}")
 
     def fit_one_vs_one(logits, labels, *, weights=None) -> OneVsOneFit:
-        logits, labels, weights = prepare(logits, labels, weights, "one_vs_one")
-        score, outcomes, weights, observed = _events(logits, labels, weights)
+        logits, labels, given = prepare(logits, labels, weights, "one_vs_one")
+        score, outcomes, weights, observed = _events(logits, labels, given)
         fit = fit_binary(score, outcomes, weights=weights)
         status = jnp.asarray(getattr(fit, "status", Status.CONVERGED), jnp.int32)
         observed, status = jnp.broadcast_arrays(observed, status)
         k = logits.shape[-1]
-        return OneVsOneFit(fit, observed, _worst(status, observed) if k > 2 else status, k)
+        status = _worst(status, observed) if k > 2 else status
+        raise_if_invalid(status, logits, labels, given, "one_vs_one")
+        return OneVsOneFit(fit, observed, status, k)
 
     return fit_one_vs_one
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxcal import checks
@@ -94,14 +95,33 @@ def one_vs_rest(fit_binary: Callable) -> Callable:
         raise TypeError(f"fit_binary must be a function (score, outcomes, *, weights), got {type(fit_binary).__name__}")
 
     def fit_one_vs_rest(logits, labels, *, weights=None) -> OneVsRestFit:
-        logits, labels, weights = prepare(logits, labels, weights, "one_vs_rest")
-        score, outcomes, weights = _events(logits, labels, weights)
+        logits, labels, given = prepare(logits, labels, weights, "one_vs_rest")
+        score, outcomes, weights = _events(logits, labels, given)
         fit = fit_binary(score, outcomes, weights=weights)
         status = jnp.asarray(getattr(fit, "status", Status.CONVERGED), jnp.int32)
         k = logits.shape[-1]
-        return OneVsRestFit(fit, jnp.max(status, axis=-1) if k > 2 and status.ndim else status, k)
+        status = jnp.max(status, axis=-1) if k > 2 and status.ndim else status
+        raise_if_invalid(status, logits, labels, given, "one_vs_rest")
+        return OneVsRestFit(fit, status, k)
 
     return fit_one_vs_rest
+
+
+def raise_if_invalid(status, logits, labels, weights, call: str) -> None:
+    """After an eager fit of binary events, of which some may be invalid: an error that names the row."""
+    if not checks.is_traced(status):
+        failed = np.asarray(status) >= Status.INVALID_INPUT
+        checks.raise_if_unusable(failed, lambda: _explain(logits, labels, weights, call))
+
+
+def _explain(logits, labels, weights, call: str) -> str:
+    sentence = checks.explain_multiclass(logits, labels, weights, call=call)
+    if np.isneginf(np.asarray(logits)).any() and "overflow" in sentence:
+        return (
+            f"{call}: masked classes make infinite scores, which this calibrator refuses; raise zero probabilities by "
+            "jaxcal.logits_from_probs(p, floor=...)"
+        )
+    return sentence
 
 
 @jax.jit

@@ -46,10 +46,10 @@ def fit_quadratic(score, outcomes, *, weights=None, ridge: float = 0.0) -> Quadr
         ridge: strength >= 0 of the penalty, static.
 
     Returns:
-        `QuadraticFit` over the broadcast of the leading axes. Certain forecasts, scores of inf or -inf, drop out if
-        they came true and are IMPOSSIBLE_EVENT, NaN, if not. Without a penalty NOT_IDENTIFIED where fewer than three
-        distinct scores occur (the coefficients that can be told are fitted, the others 0), or where their squares are
-        lost in rounding (float32: a spread below a 300th of the offset), and AT_UPPER_BOUND where the outcomes are
+        `QuadraticFit` over the broadcast of the leading axes. Certain forecasts, scores of inf or -inf, count with loss
+        0 if they came true and are IMPOSSIBLE_EVENT, NaN, if not. Without a penalty NOT_IDENTIFIED where fewer than
+        three distinct scores occur (the coefficients that can be told are fitted, the others 0), or where their squares
+        are lost in rounding (float32: a spread below a 300th of the offset), and AT_UPPER_BOUND where the outcomes are
         separated: some coefficients whose loss is below one rounding. INVALID_INPUT, NaN, for NaN scores, other
         outcomes and bad weights; an eager call raises `ValueError` if no lane is usable.
 

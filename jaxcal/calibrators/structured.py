@@ -89,7 +89,8 @@ def fit_structured_matrix(
     l = strength k^rho / n^tau,   m = strength (k (k - 1))^rho / n^tau,
 
     where x = log(n/(n+1) softmax(z/T) + 1/((n+1) k)): the forecasts after temperature scaling and Laplace smoothing.
-    The optimum exists, is unique and starts from temperature scaling, which few data leave as it is.
+    The optimum exists, is unique and starts from temperature scaling, which few data leave as it is. AT_UPPER_BOUND
+    where the penalty of it is below one rounding of the loss, as for separable classes at a tiny strength.
 
     Args:
         logits: `(..., n, k)`, k >= 2, natural log scale, any finite offset a row; a masked class has the probability

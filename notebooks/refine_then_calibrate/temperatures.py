@@ -119,7 +119,7 @@ def run(unit: dict, quick: bool) -> tuple[list[dict], dict]:
         seconds = statistics.median(seconds for seconds, _ in runs[1:])  # the first run compiles
         log_p = runs[-1][1]
         losses = {"log loss": _risk(log_p, y_test), "Brier": _risk(log_p, y_test, jaxcal.brier_loss)}
-        rows.append({"implementation": name, "seconds": seconds} | losses)
+        rows.append({"implementation": name, "fit seconds": seconds} | losses)
     return rows, {"validation": len(y), "classes": data.num_classes} | constant
 
 
