@@ -190,18 +190,22 @@ def _require_objective(name: str, allowed: tuple[str, ...]) -> None:
 
 
 def _class_numbers(model, y, weights=None) -> np.ndarray:
-    """Numbers of the classes; -1 for an unknown one in a row of weight 0, which is absent."""
+    """Numbers of the classes; rows of weight 0 are absent, whatever they hold."""
     y = np.asarray(y)
     classes = getattr(model, "classes_", None)
+    absent = np.zeros(y.shape, bool) if np.shape(weights) != y.shape else np.asarray(weights) == 0
     if classes is None:
-        return y.astype(np.int32) if y.dtype.kind in "iufb" else y
+        bad = ~absent & (y != np.round(y)) if y.dtype.kind == "f" else np.zeros(y.shape, bool)
+        if bad.any():
+            raise ValueError(f"y must hold the numbers of the classes, got {y[bad].tolist()[0]!r}")
+        return np.where(absent, 0, y).astype(np.int32) if y.dtype.kind in "iufb" else y
+    y = np.where(absent, np.asarray(classes)[:1], y) if absent.any() else y
     numbers = np.searchsorted(classes, y)
     classes = np.asarray(classes)
     known = classes[np.minimum(numbers, len(classes) - 1)] == y
-    bad = ~known if weights is None else ~known & (np.asarray(weights) != 0)
-    if bad.any():
-        raise ValueError(f"y holds {y[bad].tolist()[0]!r}, which is none of the classes {classes.tolist()}")
-    return np.where(known, numbers, -1)
+    if not known.all():
+        raise ValueError(f"y holds {y[~known].tolist()[0]!r}, which is none of the classes {classes.tolist()}")
+    return numbers
 
 
 def _xgboost_margins(model, X):
@@ -209,7 +213,9 @@ def _xgboost_margins(model, X):
 
     booster = model if isinstance(model, xgboost.Booster) else model.get_booster()
     learner = json.loads(booster.save_config())["learner"]
-    _require_objective(learner["objective"]["name"], _XGBOOST)
+    own = callable(getattr(model, "objective", None))  # of which the booster knows nothing
+    name = "custom" if own else learner["objective"]["name"]
+    _require_objective(name, _XGBOOST)
     kind = learner["gradient_booster"]["name"]
     if kind != "gbtree":
         raise ValueError(f"rounds of a booster {kind!r} are no prefixes of the ensemble; gbtree's are")
@@ -222,6 +228,8 @@ def _xgboost_margins(model, X):
 
     rounds = booster.num_boosted_rounds()
     total = margin(0, 1)
+    if total.ndim == 2 and total.shape[1] > 1 and not name.startswith("multi:"):
+        raise ValueError(f"the model has {total.shape[1]} labels a row, each with a probability of its own: no softmax")
     yield total
     if rounds > 1:
         base = total + margin(1, 2) - margin(0, 2)  # every margin has the base score in it
@@ -233,9 +241,10 @@ def _xgboost_margins(model, X):
 def _lightgbm_margins(model, X):
     booster = getattr(model, "booster_", model)
     text = booster.model_to_string(num_iteration=1)
-    if "average_output" in text.partition("Tree=")[0] or booster.params.get("boosting", "") == "dart":
+    if "average_output" in text.partition("Tree=")[0] or "[boosting: dart]" in text:
         raise ValueError("rounds of random forests and DART are no prefixes of the ensemble")
-    objective = next(line for line in text.splitlines() if line.startswith("objective="))
+    # there is no such line for an objective of the user's own
+    objective = next((line for line in text.splitlines() if line.startswith("objective=")), "objective=custom")
     name, *options = objective.removeprefix("objective=").split()
     _require_objective(name, _LIGHTGBM)
     factor = next((float(o.removeprefix("sigmoid:")) for o in options if o.startswith("sigmoid:")), 1.0)

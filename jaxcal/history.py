@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import operator
 import os
 import time
 import warnings
@@ -129,9 +130,9 @@ class History:
             decompose(logits, labels, weights=self._weights)  # raises, and names the row
         if step is None:
             step = self.steps[-1] + 1 if self._rows else 0
-        elif not isinstance(step, int | np.integer) or isinstance(step, bool) or step < 0:
+        elif isinstance(step, bool) or not hasattr(step, "__index__") or jnp.ndim(step) or operator.index(step) < 0:
             raise ValueError(f"step must be an integer >= 0, got {step!r}")
-        step = int(step)
+        step = operator.index(step)
         shape = found["risk"].shape
         if self._rows and np.shape(self._rows[-1]["risk"]) != shape:
             raise ValueError(f"logits of batch shape {shape}, those before had {np.shape(self._rows[-1]['risk'])}")

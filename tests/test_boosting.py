@@ -176,6 +176,25 @@ def test_what_has_no_rounds_is_refused():
         model = lightgbm.train(options | {"verbosity": -1, "num_threads": 1}, lightgbm.Dataset(X, y), 2)
         with pytest.raises(ValueError, match=f"margins of the objective '{objective}' are no logits"):
             list(boosting.staged_logits(model, X))
+    dart = lightgbm.LGBMClassifier(n_estimators=2, boosting_type="dart", verbose=-1, n_jobs=1).fit(X, y)
+    with pytest.raises(ValueError, match="rounds of random forests and DART"):
+        list(boosting.staged_logits(dart, X))
+
+    def squares(y_true, y_pred):
+        return y_pred - y_true, np.ones_like(y_true, float)
+
+    for model in (
+        lightgbm.LGBMClassifier(n_estimators=2, objective=squares, verbose=-1, n_jobs=1),
+        xgboost.XGBClassifier(n_estimators=2, objective=squares, n_jobs=1),
+    ):
+        with pytest.raises(ValueError, match="margins of the objective 'custom' are no logits"):
+            list(boosting.staged_logits(model.fit(X, y), X))
+    several = xgboost.XGBClassifier(n_estimators=2, n_jobs=1).fit(X, np.stack([y, 1 - y, y], axis=-1))
+    with pytest.raises(ValueError, match="the model has 3 labels a row"):
+        list(boosting.staged_logits(several, X))
+    booster = xgboost.train({"objective": "binary:logistic", "nthread": 1}, xgboost.DMatrix(X, y), 2)
+    with pytest.raises(ValueError, match="y must hold the numbers of the classes, got 0.7"):
+        boosting.decompose_rounds(booster, X, np.full(len(X), 0.7))
     exponential = GradientBoostingClassifier(n_estimators=2, loss="exponential").fit(X, y)
     with pytest.raises(ValueError, match="margins of the objective 'exponential' are no logits"):
         list(boosting.staged_logits(exponential, X))
@@ -195,6 +214,7 @@ def test_absent_rows_may_have_any_label():
     model, _ = _gradient(3)
     _, _, X, y = _data(3)
     weights = np.arange(len(y)) % 3
-    labels = np.where(weights == 0, "dog", NAMES[y])
     expected = boosting.refinement_curve(model, X, NAMES[y], weights=weights)
-    np.testing.assert_array_equal(boosting.refinement_curve(model, X, labels, weights=weights), expected)
+    for other in ("dog", None, np.nan):
+        labels = np.where(weights == 0, np.array(other, object), NAMES[y].astype(object))
+        np.testing.assert_array_equal(boosting.refinement_curve(model, X, labels, weights=weights), expected)

@@ -186,6 +186,8 @@ def test_a_step_is_a_number_of_an_epoch(step):
     with pytest.raises(ValueError, match="step must be an integer >= 0"):
         history.record(z, step=step)
     assert history.steps == [0]
+    history.record(z, step=jax.numpy.int32(7))
+    assert history.steps == [0, 7]
 
 
 @pytest.mark.once

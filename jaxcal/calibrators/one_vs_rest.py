@@ -121,7 +121,7 @@ def _explain(logits, labels, weights, call: str) -> str:
             f"{call}: masked classes make infinite scores, which this calibrator refuses; raise zero probabilities by "
             "jaxcal.logits_from_probs(p, floor=...)"
         )
-    return sentence
+    return sentence.removesuffix(" or smooth with jaxcal.laplace")  # which comes after the fit
 
 
 @jax.jit
