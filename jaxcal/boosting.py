@@ -80,7 +80,7 @@ def decompose_rounds(
 
     Args:
         model, X: as for `staged_logits`.
-        y: classes `(n,)` of the rows, as the model knows them (`model.classes_`), or integers in [0, k) for a bare
+        y: classes `(n,)` of the rows, as the model knows them (`model.classes_`), or whole numbers in [0, k) for a bare
             `Booster`.
         weights: counts `(n,)`.
         loss, calibrator, folds, key: as for `jaxcal.decompose`.
@@ -195,7 +195,7 @@ def _class_numbers(model, y, weights=None) -> np.ndarray:
     classes = getattr(model, "classes_", None)
     absent = np.zeros(y.shape, bool) if np.shape(weights) != y.shape else np.asarray(weights) == 0
     if classes is None:
-        bad = ~absent & (y != np.round(y)) if y.dtype.kind == "f" else np.zeros(y.shape, bool)
+        bad = ~absent & ~(np.isfinite(y) & (y == np.round(y))) if y.dtype.kind == "f" else np.zeros(y.shape, bool)
         if bad.any():
             raise ValueError(f"y must hold the numbers of the classes, got {y[bad].tolist()[0]!r}")
         return np.where(absent, 0, y).astype(np.int32) if y.dtype.kind in "iufb" else y

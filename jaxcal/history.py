@@ -23,6 +23,7 @@ from jaxcal.losses import ProperLoss, log_loss
 from jaxcal.metrics import accuracy
 from jaxcal.top_logits import TopLogits, thin
 
+# What stands in the file for numbers that JSON does not have.
 _WORDS = {None: math.nan, "inf": math.inf, "-inf": -math.inf}
 FIELDS = ("risk", "calibration", "refinement", "temperature", "accuracy")
 

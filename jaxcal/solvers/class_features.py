@@ -84,8 +84,8 @@ class Shared(NamedTuple):
 
         They are made uncorrelated, too. Where coefficients are penalized, the mean over the classes of the second
         derivatives that features and penalties make is diagonal instead, apart from features whose penalty is the
-        larger part. A direction that is constant up to rounding is 0 in the new features; in B it
-        stays, for a penalty may decide about it. Third, whether there is none.
+        larger part. A direction that is constant up to rounding is 0 in the new features; in B it stays, for a penalty
+        may decide about it. Third, whether there is none.
         """
         eps = jnp.finfo(w.dtype).eps
         x, d = self.values[:-1], len(self.values)
