@@ -74,10 +74,11 @@ def _pool(whole, values, weights, tied):
     """Fit and 1 - fit of one lane, and for each entry where its block begins.
 
     The blocks so far are a chain with increasing means, each stored at its first entry. A new entry, with those tied to
-    it, opens a block, which swallows the last of the chain as long as that is not below it. Every entry joins the chain
-    once and leaves it at most once, which bounds the loops.
+    it and those behind it that are not above it, opens a block, which swallows the last of the chain as long as that is
+    not below it. Every entry joins the chain once and leaves it at most once, which bounds the loops.
     """
     n, dtype = values.shape[0], values.dtype
+    joined = tied | _falls(values, weights, tied)
     zero, infinity = jnp.zeros((), dtype), jnp.asarray(jnp.inf, dtype)
 
     def add(a, b):
@@ -96,7 +97,7 @@ def _pool(whole, values, weights, tied):
         i, last, sums, means, before = state
 
         def goes_on(run):
-            return (run[0] < n) & tied[jnp.minimum(run[0], n - 1)]
+            return (run[0] < n) & joined[jnp.minimum(run[0], n - 1)]
 
         end, own = lax.while_loop(goes_on, lambda run: (run[0] + 1, add(run[1], entry(run[0]))), (i + 1, entry(i)))
         # a lone entry is its own mean; one of weight 0 is swallowed by whatever is before it
@@ -128,6 +129,13 @@ def _pool(whole, values, weights, tied):
         return block, fit.at[i].set(means[block]), rest.at[i].set(rests[block]), first.at[i].set(block)
 
     return lax.fori_loop(0, n, read, (last, nothing, nothing, none))[1:]
+
+
+def _falls(values, weights, tied):
+    """Where an entry is not above the one before it, both present and tied to none: they share a block."""
+    edge = jnp.zeros(1, bool)
+    lone = ~tied & ~jnp.concatenate([tied[1:], edge]) & (weights > 0)
+    return jnp.concatenate([edge, lone[1:] & lone[:-1] & (values[1:] <= values[:-1])])
 
 
 @jax.custom_jvp

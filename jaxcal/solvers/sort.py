@@ -13,6 +13,10 @@ from jax.experimental.buffer_callback import buffer_callback
 # So many numbers are worth a thread: sorting them takes 5 ms, starting one 0.05 ms.
 _A_THREAD = 1 << 18
 
+# So many numbers, and the arrays made from them, stay in the cache: memory that is new each time takes as long to map
+# as they take to sort.
+_NEAR = 1 << 15
+
 
 def argsort(values: jax.Array) -> jax.Array:
     """Stable ascending permutation of the last axis, int32, a constant for derivatives; NaN last.
@@ -56,17 +60,21 @@ def _on_host_or_device(host, dtype, on_device, values):
 
 def _fill(host, _, result, values) -> None:
     """`host(values)` into the buffer of the result."""
-    np.asarray(result)[...] = _by_lanes(host, np.asarray(values))
+    x, out = (a.reshape(-1, a.shape[-1]) for a in (np.asarray(values), np.asarray(result)))
 
+    def fill(part: slice) -> None:
+        out[part] = host(x[part])
 
-def _by_lanes(host, x: np.ndarray) -> np.ndarray:
-    """`host(x)`, the lanes shared out among threads where there is much to do: NumPy sorts without the lock."""
-    lanes = x.reshape(-1, x.shape[-1])
-    workers = min(os.cpu_count() or 1, len(lanes), x.size // _A_THREAD)
+    # by lanes that fit the cache, shared out among threads where there is much to do: NumPy sorts without the lock
+    size = max(1, _NEAR // x.shape[-1])
+    parts = [slice(i, i + size) for i in range(0, len(x), size)]
+    workers = min(os.cpu_count() or 1, len(parts), x.size // _A_THREAD)
     if workers < 2:
-        return host(x)
+        for part in parts:
+            fill(part)
+        return
     with ThreadPoolExecutor(workers) as pool:
-        return np.concatenate(list(pool.map(host, np.array_split(lanes, workers)))).reshape(x.shape)
+        list(pool.map(fill, parts))
 
 
 def _stable_order(x: np.ndarray) -> np.ndarray:
@@ -80,9 +88,11 @@ def _stable_order(x: np.ndarray) -> np.ndarray:
 def _ranks(x: np.ndarray) -> np.ndarray:
     """Numbers in uint32 that are ordered as the values, equal for equal ones; NaN is the largest."""
     if x.dtype.itemsize <= 4 and x.dtype.kind not in "iu":
-        # the bits of a float32, with -0 as 0 and one NaN
-        bits = np.where(np.isnan(x), np.float32(np.nan), x.astype(np.float32) + np.float32(0)).view(np.uint32)
-        return np.where(bits >> 31 == 1, ~bits, bits | np.uint32(1 << 31))
+        x = x.astype(np.float32) + np.float32(0)  # -0 is 0
+        x[np.isnan(x)] = np.nan  # of one sign
+        bits = x.view(np.int32)
+        bits ^= (bits >> 31) | np.int32(-1 << 31)
+        return bits.view(np.uint32)
     order = np.argsort(x, axis=-1)
     ordered = np.take_along_axis(x, order, axis=-1)
     new = np.zeros(x.shape, np.uint32)
