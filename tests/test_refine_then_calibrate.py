@@ -231,9 +231,7 @@ def test_stored_results_are_of_this_study(stage):
     units = pd.read_csv(summary.RESULTS / f"{stage}_units.csv")
     named = pd.DataFrame(study.units(False))
     keys = list(named)
-    assert len(units) == len(units.drop_duplicates(keys)) == len(units.merge(named))
-    stored = named[named["split"] < 4] if "split" in named else named  # of a fifth split some are there
-    assert len(units.merge(stored)) == len(stored)
+    assert len(units) == len(units.drop_duplicates(keys)) == len(units.merge(named)) == len(named)
     rows = pd.read_csv(summary.RESULTS / f"{stage}.csv")
     assert len(rows.merge(units[keys])) == len(rows)
     assert len(rows.drop_duplicates(keys)) == len(units)
