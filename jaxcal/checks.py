@@ -202,7 +202,13 @@ def raise_if_unusable(bad, explain: Callable[[], str]) -> None:
 
 
 def explain_multiclass(logits, labels, weights=None, *, call: str, whole: bool = False) -> str:
-    """Find the first bad row of `(logits, labels, weights)` on the host and say what is wrong with it."""
+    """What is wrong with `(logits, labels, weights)`, for an error of `call`."""
+    fault = find_multiclass_fault(logits, labels, weights, whole=whole)
+    return f"{call}: {fault or f'the result is NaN (an overflow in dtype {np.asarray(logits).dtype}?)'}"
+
+
+def find_multiclass_fault(logits, labels, weights=None, *, whole: bool = False) -> str | None:
+    """The first bad row of `(logits, labels, weights)`, searched on the host, and what is wrong with it, or None."""
     z = np.asarray(logits).astype(np.float64)
     y = np.asarray(labels)
     k = z.shape[-1]
@@ -210,11 +216,11 @@ def explain_multiclass(logits, labels, weights=None, *, call: str, whole: bool =
         w = np.asarray(weights).astype(np.float64)
         bad = ~(w >= 0) | (w == np.inf)
         if bad.any():
-            return f"{call}: weights must be finite and >= 0, got {first(w, bad)}"
+            return f"weights must be finite and >= 0, got {first(w, bad)}"
         if (w.sum(-1) == 0).all():
-            return f"{call}: weights are all zero, so there is nothing to average"
+            return "weights are all zero, so there is nothing to average"
         if whole and (w != np.round(w)).any():
-            return f"{call}: {_not_whole(w)}"
+            return _not_whole(w)
     else:
         w = np.ones(z.shape[:-1])
     shape = np.broadcast_shapes(z.shape[:-1], y.shape, w.shape)
@@ -225,26 +231,26 @@ def explain_multiclass(logits, labels, weights=None, *, call: str, whole: bool =
         ((z == -np.inf).all(-1), "a row of logits must not be -inf for every class"),
     ):
         if (bad & used).any():
-            return f"{call}: {what}; {_row(bad & used)} is {z[tuple(np.argwhere(bad & used)[0])]}"
+            return f"{what}; {_row(bad & used)} is {z[tuple(np.argwhere(bad & used)[0])]}"
     bad = ((y < 0) | (y >= k)) & used
     if bad.any():
         return (
-            f"{call}: labels must be integers in [0, {k}) for logits with {k} classes; {_row(bad)} has label "
+            f"labels must be integers in [0, {k}) for logits with {k} classes; {_row(bad)} has label "
             f"{_as_given(y[tuple(np.argwhere(bad)[0])])} (rows to ignore get weight 0)"
         )
     own = np.take_along_axis(z, np.clip(y, 0, k - 1)[..., None], -1)[..., 0]
     bad = (own == -np.inf) & used
     if bad.any():
         return (
-            f"{call}: {_row(bad)} gives its own class {y[tuple(np.argwhere(bad)[0])]} the logit -inf, so the log loss "
+            f"{_row(bad)} gives its own class {y[tuple(np.argwhere(bad)[0])]} the logit -inf, so the log loss "
             "is infinite for every calibrator that keeps zeros; use jaxcal.logits_from_probs(p, floor=...) or smooth "
             "with jaxcal.laplace"
         )
-    return f"{call}: the result is NaN (an overflow in dtype {np.asarray(logits).dtype}?)"
+    return None
 
 
 def find_event_fault(probabilities, outcomes, weights=None, *, whole: bool = False, scores: bool = False) -> str | None:
-    """As `explain_multiclass`, for `(probabilities, outcomes)`, or scores on the whole line; None if nothing is
+    """As `find_multiclass_fault`, for `(probabilities, outcomes)`, or scores on the whole line; None if nothing is
     wrong with them."""
     p, y = (np.asarray(a).astype(np.float64) for a in (probabilities, outcomes))
     w = np.ones(p.shape) if weights is None else np.asarray(weights).astype(np.float64)

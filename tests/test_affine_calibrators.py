@@ -657,6 +657,32 @@ def _penalized_loss(x, y, penalty):
     return of
 
 
+# --- many rows: the first step looks at every fifth of them ---
+
+
+def _every(step, n, inside, outside):
+    return np.where(np.arange(n) % step == 0, inside, outside)
+
+
+@pytest.mark.parametrize("weights", ["none seen", "a few seen", "only seen"])
+@pytest.mark.parametrize("outliers", [False, True])
+def test_rows_that_the_first_step_does_not_see(weights, outliers, eps):
+    rng = np.random.default_rng(3)
+    n, k = 1000, 3
+    z = rng.normal(0, 1.5, (n, k))
+    y = np.argmax(z + rng.gumbel(size=z.shape), axis=-1)
+    order = np.argsort(y, kind="stable")  # each class in one piece
+    z, y = 2 * z[order], y[order]
+    if outliers:
+        z[1::100] *= 300
+    w = {"none seen": _every(5, n, 0, 1), "a few seen": _every(5, n, 1e-3, 1), "only seen": _every(5, n, 1, 0)}[weights]
+    fit = jaxcal.fit_matrix_scaling(z, y, weights=w)
+    assert fit.status == Status.CONVERGED
+    p = np.exp(_log_softmax(z @ np.asarray(fit.matrix).T + np.asarray(fit.bias)))
+    slopes = ((p - np.eye(k)[y]) * w[:, None] / w.sum()).T @ np.c_[z, np.ones(n)]
+    np.testing.assert_allclose(slopes, 0, atol=eps * np.abs(z[w > 0]).max())
+
+
 # --- many classes ---
 
 

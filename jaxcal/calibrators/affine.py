@@ -136,7 +136,7 @@ def _clean(logits, labels, weights, masks) -> Rows:
     labels = jnp.where(present, labels, 0)
     logits = jnp.where(present[:, None], logits, 0)
     ok &= _in_range(logits)
-    own = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+    own = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0] if masks else 0
     weights = jnp.where(present, weights, 0)
     mass = jnp.minimum(jnp.sum(weights), jnp.finfo(weights.dtype).max)
     unit = lax.stop_gradient(jnp.max(weights))  # of large ones sums overflow, and their inverses vanish
@@ -223,20 +223,22 @@ def report(fit, logits, labels, weights, call: str):
 
 def explain(logits, labels, weights, call: str) -> str:
     """What is wrong with the data, for an error."""
-    sentence = checks.explain_multiclass(logits, labels, weights, call=call)
+    fault = checks.find_multiclass_fault(logits, labels, weights)
+    if fault is not None:
+        return f"{call}: {fault}"
     z = np.asarray(logits).astype(np.float64)
     used = True if weights is None else np.asarray(weights) > 0
     finite = np.abs(np.where(np.isfinite(z) & (used if weights is None else used[..., None]), z, 0))
-    if "overflow" in sentence and not np.asarray(_in_range(jnp.asarray(finite, checks.compute_dtype(logits)))):
+    if not np.asarray(_in_range(jnp.asarray(finite, checks.compute_dtype(logits)))):
         return f"{call}: squares of logits overflow or vanish, the largest is {finite.max():.3g}; take another unit"
     masked = (z == -np.inf).any(-1) & ~(z == -np.inf).all(-1) & used
-    if "overflow" in sentence and masked.any():
+    if masked.any():
         where = checks.first(np.broadcast_to(z.min(-1), masked.shape), masked)
         return (
             f"{call}: a matrix needs finite logits, got {where}; raise zero probabilities by "
             "jaxcal.logits_from_probs(p, floor=...), or use fit_structured_matrix, which smooths them"
         )
-    return sentence
+    return checks.explain_multiclass(logits, labels, weights, call=call)
 
 
 def require_penalty(value, name: str) -> float:

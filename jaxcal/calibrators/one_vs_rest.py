@@ -115,12 +115,12 @@ def raise_if_invalid(status, logits, labels, weights, call: str) -> None:
 
 
 def _explain(logits, labels, weights, call: str) -> str:
-    sentence = checks.explain_multiclass(logits, labels, weights, call=call)
-    if np.isneginf(np.asarray(logits)).any() and "overflow" in sentence:
+    if checks.find_multiclass_fault(logits, labels, weights) is None and np.isneginf(np.asarray(logits)).any():
         return (
             f"{call}: masked classes make infinite scores, which this calibrator refuses; raise zero probabilities by "
             "jaxcal.logits_from_probs(p, floor=...)"
         )
+    sentence = checks.explain_multiclass(logits, labels, weights, call=call)
     return sentence.removesuffix(" or smooth with jaxcal.laplace")  # which comes after the fit
 
 

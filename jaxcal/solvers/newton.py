@@ -65,7 +65,7 @@ def damped_newton(look: Callable, start: jax.Array, active: jax.Array) -> Descen
 
     Args:
         look: (point, ridge, tolerance) to the `Direction`; `ridge` is to be added to the second derivatives, in units
-            of their size, and `tolerance` is the relative error that the step may have.
+            of their size, and `tolerance` is the relative error that the step may have, inf for the first one.
         start: a point.
         active: bool; if False the start is returned.
 
@@ -79,7 +79,7 @@ def damped_newton(look: Callable, start: jax.Array, active: jax.Array) -> Descen
 
     def advance(state):
         count, point, before, ridge, *_ = state
-        tolerance = jnp.clip(jnp.sqrt(before), 0.01, 0.3)  # as exact as the step deserves
+        tolerance = jnp.maximum(jnp.sqrt(before), 0.01)  # as exact as the step deserves
         objective, step, decrease, reach, along = look(point, ridge, tolerance)
         safe = jnp.where(reach > 0, jnp.log1p(reach) / jnp.where(reach > 0, reach, 1), 1)
         sure = reach <= _SURE
@@ -114,6 +114,6 @@ def damped_newton(look: Callable, start: jax.Array, active: jax.Array) -> Descen
         return (state[0] < _MAX_STEPS) & ~state[4]
 
     zero = jnp.zeros((), start.dtype)
-    state = (jnp.int32(0), start, zero + 1, zero, ~active, jnp.asarray(False))
+    state = (jnp.int32(0), start, zero + jnp.inf, zero, ~active, jnp.asarray(False))
     count, point, *_, done, unbounded = lax.while_loop(unfinished, advance, state)
     return Descent(point, count, done & active, unbounded & done & active)
