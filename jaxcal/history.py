@@ -83,7 +83,7 @@ class History:
         self._top = None if top is None else int(top)
         self._budget, self._logits = budget, []
         self.kept = "nothing" if not budget else "float32" if top is None else "top"
-        self._numbers = jax.jit(partial(_numbers, loss, calibrator))
+        self._numbers = partial(_numbers, loss, calibrator)
         self._rows: list[dict[str, Any]] = []
         self._of = {"loss": _name(loss), "calibrator": "temperature" if calibrator is None else _name(calibrator)}
         self._path = None if path is None else Path(os.path.realpath(path))
@@ -118,8 +118,8 @@ class History:
             scalars: numbers of your own for the file: train_loss=..., learning_rate=...
 
         Returns:
-            Plain floats by name, for TensorBoard, Weights & Biases and the like: "risk", "refinement", ...; with batch
-            axes "risk/0", "risk/1", ..., and your scalars.
+            Plain floats by name, for TensorBoard, Weights & Biases and the like: "risk", "refinement", ..., "status" (a
+            `jaxcal.Status`, which says why others are NaN) and your scalars; with batch axes "risk/0", "risk/1", ...
         """
         reserved = sorted({*FIELDS, "step", "time", "status"} & set(scalars))
         if reserved:
@@ -154,7 +154,7 @@ class History:
             with self._path.open("a") as file:
                 self._size = _write(file, [row])
         flat = {}
-        for name in FIELDS:
+        for name in (*FIELDS, "status"):
             values = found[name]
             flat |= {name + "".join(f"/{i}" for i in at): float(values[at]) for at in np.ndindex(values.shape)}
         return flat | {name: row[name] for name in scalars}
@@ -352,6 +352,7 @@ def _half(logits: np.ndarray) -> np.ndarray:
     return np.where(np.isinf(half) & np.isfinite(gaps), np.finfo(np.float16).min, half).astype(np.float16)
 
 
+@partial(jax.jit, static_argnums=(0, 1))
 def _numbers(loss, calibrator, logits, labels, weights):
     parts = decompose(logits, labels, loss=loss, calibrator=calibrator, weights=weights)
     shape = parts.risk.shape

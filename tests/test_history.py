@@ -157,7 +157,8 @@ def test_a_diverged_epoch_is_null_in_the_file(tmp_path):
     history = jaxcal.History(labels, path=tmp_path / "run.jsonl")
     numbers = history.record(np.full_like(z[0], np.nan))
     history.record(z[1])
-    assert math.isnan(numbers["refinement"]) and history.select() == 1
+    assert math.isnan(numbers["refinement"]) and numbers["status"] == jaxcal.Status.INVALID_INPUT
+    assert history.select() == 1
     line = (tmp_path / "run.jsonl").read_text().splitlines()[1]
     assert json.loads(line)["refinement"] is None and "NaN" not in line
     assert math.isnan(jaxcal.History(labels, path=tmp_path / "run.jsonl").array("refinement")[0])
