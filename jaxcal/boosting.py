@@ -222,6 +222,8 @@ def _xgboost_margins(model, X):
     if not isinstance(X, xgboost.DMatrix):
         options = {} if model is booster else {"missing": model.missing, "enable_categorical": model.enable_categorical}
         X = xgboost.DMatrix(X, **options)
+        if X.num_col() != booster.num_features():  # XGBoost would take those that are not there for missing values
+            raise ValueError(f"X has {X.num_col()} columns, the model was trained on {booster.num_features()}")
 
     def margin(first, last):
         return booster.predict(X, output_margin=True, iteration_range=(first, last)).astype(np.float64)

@@ -201,6 +201,16 @@ def test_what_has_no_rounds_is_refused():
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("train", [_xgboost, _lightgbm, _histogram, _gradient])
+def test_columns_that_are_not_there_are_no_missing_values(train):
+    model, _ = train(3)
+    _, _, X, y = _data(3)
+    for columns in (X[:, :3], np.c_[X, X]):
+        with pytest.raises(Exception, match=r"X has \d+|number of features"):  # LightGBM has an error of its own
+            boosting.decompose_rounds(model, columns, model.classes_[y])
+
+
+@pytest.mark.once
 def test_lightgbm_with_a_steeper_sigmoid():
     lightgbm = pytest.importorskip("lightgbm", reason="needs lightgbm")
     X, y, X_val, y_val = _data(2)
