@@ -17,6 +17,9 @@ _BLOCK = 1 << 24
 # Single precision, in which boosters compute probabilities, has none between this far from 1 and 1.
 _FLOOR = 2.0**-24
 
+# What rounding in half precision leaves of a sum of probabilities.
+_SLACK = 5e-3
+
 _SCIKIT_LEARN = ("HistGradientBoostingClassifier", "GradientBoostingClassifier")
 
 # Objectives whose margins are log-odds, up to the factor `sigmoid` of LightGBM, or logits of a softmax.
@@ -34,6 +37,9 @@ def staged_logits(model, X) -> Iterator[np.ndarray]:
             objectives whose margins are no log-odds (exponential loss, hinge, regression, one-vs-all) raise.
         X: features as the model takes them; for a `Booster` of XGBoost also a `DMatrix`.
 
+    A saved model of XGBoost has forgotten an objective of your own and looks like a logistic one: load no such model.
+    LightGBM's early stopping drops the rounds after the best one; the curve ends there.
+
     Every tree is evaluated once: all rounds together cost about one prediction of the whole ensemble. Margins of two
     classes are the log-odds of the second one and become `[0, margin]`.
 
@@ -46,6 +52,8 @@ def staged_logits(model, X) -> Iterator[np.ndarray]:
         >>> [logits.shape for logits in boosting.staged_logits(model, X)]
         [(150, 3), (150, 3), (150, 3), (150, 3), (150, 3)]
     """
+    if np.shape(X)[:1] == (0,):
+        raise ValueError("X has no rows")
     package = type(model).__module__.partition(".")[0]
     if package == "xgboost":
         margins = _xgboost_margins(model, X)
@@ -91,6 +99,9 @@ def decompose_rounds(
 
     Cost: about one prediction of the whole ensemble, and of the decomposition of all rounds.
     """
+    for name, values in (("y", y), ("weights", weights)):
+        if values is not None and np.ndim(values) != 1:
+            raise ValueError(f"{name} must have shape (n,), got {np.shape(values)}")
     labels = _class_numbers(model, y, weights)
     options = {"loss": loss, "calibrator": calibrator, "weights": weights, "folds": folds, "key": key}
     block, parts = [], []
@@ -104,7 +115,7 @@ def decompose_rounds(
 
     size = 1
     for logits in staged_logits(model, X):
-        size = max(1, _BLOCK // logits.size)
+        size = max(1, _BLOCK // max(1, logits.size))
         block.append(logits)
         if len(block) == size:
             finish()
@@ -142,16 +153,44 @@ def refinement_metric(y_true, y_pred, sample_weight=None) -> float:
         sample_weight: counts `(n,)`.
 
     Returns:
-        Log loss after temperature scaling, smaller is better; NaN where it does not exist.
+        Log loss after temperature scaling, smaller is better; NaN where probabilities are NaN.
+
+    Raises:
+        ValueError: for numbers outside [0, 1] and rows whose sum is not 1, such as the margins that
+            "binary:logitraw" and objectives of your own hand to a metric (map them first), and for labels that are no
+            classes, such as those of "multi:softmax", whose predictions are classes: take "multi:softprob". Predicted
+            classes 0 and 1 ("binary:hinge") cannot be told from certain forecasts.
 
     With `xgboost.train` pass `custom_metric=lambda p, d: ("refinement", refinement_metric(d.get_label(), p))`.
     """
-    p = np.asarray(y_pred)
-    p = np.stack([1 - p, p], axis=-1) if p.ndim == 1 else p
-    logits = np.log(np.clip(p, _FLOOR, 1)).astype(np.float32)
-    labels = np.asarray(y_true).astype(np.int32)
+    p = _probabilities(y_pred)
     weights = None if sample_weight is None else np.asarray(sample_weight, np.float32)
-    return float(_refinement(logits, labels, weights))
+    labels = _whole(np.asarray(y_true), weights)
+    bad = (labels < 0) | (labels >= p.shape[-1])
+    bad &= True if weights is None else weights != 0
+    if bad.any():
+        raise ValueError(
+            f"y_true holds {labels[bad][0]}, y_pred {np.shape(y_pred)} the probabilities of {p.shape[-1]} classes"
+        )
+    return float(_refinement(np.log(np.clip(p, _FLOOR, 1)).astype(np.float32), labels, weights))
+
+
+def _probabilities(y_pred) -> np.ndarray:
+    """Probabilities `(n, k)`, checked as far as they can be told from other numbers."""
+    p = np.asarray(y_pred)
+    if p.ndim not in (1, 2):
+        raise ValueError(f"y_pred must be probabilities (n, k), or (n,) of class 1, got shape {p.shape}")
+    bad = (p < 0) | (p > 1)
+    if p.ndim == 2:
+        with np.errstate(invalid="ignore"):
+            bad |= np.abs(p.sum(-1, keepdims=True) - 1) > _SLACK
+    if bad.any():
+        raise ValueError(
+            f"y_pred must be probabilities, whose rows sum to 1, got {p[np.argwhere(bad)[0][0]]}; objectives of your "
+            'own and "binary:logitraw" give margins, which a sigmoid or softmax makes probabilities; "multi:softmax" '
+            'gives classes: take "multi:softprob"'
+        )
+    return np.stack([1 - p, p], axis=-1) if p.ndim == 1 else p
 
 
 def lightgbm_metric(y_true, y_pred, weight=None) -> tuple[str, float, bool]:
@@ -159,7 +198,7 @@ def lightgbm_metric(y_true, y_pred, weight=None) -> tuple[str, float, bool]:
     return "refinement", refinement_metric(y_true, y_pred, weight), False
 
 
-def refinement_scorer(estimator, X, y) -> float:
+def refinement_scorer(estimator, X, y, sample_weight=None) -> float:
     """Minus the refinement of a fitted classifier's forecasts, larger is better, as scikit-learn's scorers are.
 
     For `HistGradientBoostingClassifier(early_stopping=True, scoring=refinement_scorer)`, `GridSearchCV(...,
@@ -176,7 +215,8 @@ def refinement_scorer(estimator, X, y) -> float:
         ...     X, y = load_iris(return_X_y=True)
         ...     return cross_val_score(model, X, y, cv=3, scoring=boosting.refinement_scorer).mean()
     """
-    return -refinement_metric(_class_numbers(estimator, y), estimator.predict_proba(X))
+    numbers = _class_numbers(estimator, y, sample_weight)
+    return -refinement_metric(numbers, estimator.predict_proba(X), sample_weight)
 
 
 @jax.jit
@@ -193,19 +233,27 @@ def _class_numbers(model, y, weights=None) -> np.ndarray:
     """Numbers of the classes; rows of weight 0 are absent, whatever they hold."""
     y = np.asarray(y)
     classes = getattr(model, "classes_", None)
-    absent = np.zeros(y.shape, bool) if np.shape(weights) != y.shape else np.asarray(weights) == 0
     if classes is None:
-        bad = ~absent & ~(np.isfinite(y) & (y == np.round(y))) if y.dtype.kind == "f" else np.zeros(y.shape, bool)
-        if bad.any():
-            raise ValueError(f"y must hold the numbers of the classes, got {y[bad].tolist()[0]!r}")
-        return np.where(absent, 0, y).astype(np.int32) if y.dtype.kind in "iufb" else y
-    y = np.where(absent, np.asarray(classes)[:1], y) if absent.any() else y
-    numbers = np.searchsorted(classes, y)
-    classes = np.asarray(classes)
-    known = classes[np.minimum(numbers, len(classes) - 1)] == y
-    if not known.all():
-        raise ValueError(f"y holds {y[~known].tolist()[0]!r}, which is none of the classes {classes.tolist()}")
+        return _whole(y, weights) if y.dtype.kind in "iufb" else y
+    number = {value: i for i, value in enumerate(np.asarray(classes).tolist())}
+    numbers = np.array([number.get(value, -1) for value in y.tolist()], np.int32)
+    numbers = np.where(_absent(y, weights), 0, numbers)
+    if (numbers < 0).any():
+        raise ValueError(f"y holds {y[numbers < 0].tolist()[0]!r}, which is none of the classes {list(number)}")
     return numbers
+
+
+def _whole(y: np.ndarray, weights) -> np.ndarray:
+    """Whole numbers in int32; those outside stay outside any range of classes."""
+    bad = ~_absent(y, weights) & ~(np.isfinite(y) & (y == np.round(y)))
+    if bad.any():
+        raise ValueError(f"y must hold the numbers of the classes, got {y[bad].tolist()[0]!r}")
+    largest = np.iinfo(np.int32).max
+    return np.where(_absent(y, weights), 0, np.where(y > largest, largest, np.where(y < -1, -1, y))).astype(np.int32)
+
+
+def _absent(y: np.ndarray, weights) -> np.ndarray:
+    return np.zeros(y.shape, bool) if np.shape(weights) != y.shape else np.asarray(weights) == 0
 
 
 def _xgboost_margins(model, X):
@@ -222,8 +270,8 @@ def _xgboost_margins(model, X):
     if not isinstance(X, xgboost.DMatrix):
         options = {} if model is booster else {"missing": model.missing, "enable_categorical": model.enable_categorical}
         X = xgboost.DMatrix(X, **options)
-        if X.num_col() != booster.num_features():  # XGBoost would take those that are not there for missing values
-            raise ValueError(f"X has {X.num_col()} columns, the model was trained on {booster.num_features()}")
+    if X.num_col() != booster.num_features():  # XGBoost would take those that are not there for missing values
+        raise ValueError(f"X has {X.num_col()} columns, the model was trained on {booster.num_features()}")
 
     def margin(first, last):
         return booster.predict(X, output_margin=True, iteration_range=(first, last)).astype(np.float64)
@@ -241,7 +289,9 @@ def _xgboost_margins(model, X):
 
 
 def _lightgbm_margins(model, X):
-    booster = getattr(model, "booster_", model)
+    import lightgbm
+
+    booster = model if isinstance(model, lightgbm.Booster) else model.booster_
     text = booster.model_to_string(num_iteration=1)
     if "average_output" in text.partition("Tree=")[0] or "[boosting: dart]" in text:
         raise ValueError("rounds of random forests and DART are no prefixes of the ensemble")
@@ -252,5 +302,6 @@ def _lightgbm_margins(model, X):
     factor = next((float(o.removeprefix("sigmoid:")) for o in options if o.startswith("sigmoid:")), 1.0)
     total = 0.0
     for i in range(booster.current_iteration()):
-        total = total + factor * booster.predict(X, start_iteration=i, num_iteration=1, raw_score=True)
+        options = {"start_iteration": i, "num_iteration": 1, "validate_features": True}
+        total = total + factor * booster.predict(X, raw_score=True, **options)
         yield total

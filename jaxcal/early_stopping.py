@@ -61,7 +61,10 @@ def init(
 
     Args:
         params: a pytree whose best version is to be kept (parameters, or parameters and optimizer state), or None. Its
-            arrays are copied, so that a training step may donate its own.
+            arrays are copied, so that a training step may donate its own, in JAX's dtypes: without x64 float64 is kept
+            as float32, and whole numbers beyond int32 raise. Functions, names and other objects of the last improvement
+            are kept as they are; under tracing those of the last update. Tensors of other libraries raise, for they
+            change in place: copy them yourself where `state.improved`.
         patience: epochs without improvement after which the rule stops, >= 1; None never does.
         min_delta: how much smaller counts, >= 0, in the units of the metric.
         batch_shape: of trainings side by side, each of which stops for itself; arrays of `params` begin with it. Not
@@ -76,6 +79,7 @@ def init(
             f"params must be a pytree of arrays or None, got {params!r}; patience is a keyword: patience=10"
         )
     full = lambda value, dtype: jnp.full(batch_shape, value, dtype)  # noqa: E731
+    _require_leaves(params)
     kept = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True) if _is_array(leaf) else leaf, params)
     _require_lanes(kept, batch_shape)
     return EarlyStoppingState(
@@ -178,6 +182,7 @@ def update_value(state: EarlyStoppingState, value, params=None) -> EarlyStopping
     if value.shape != shape:
         raise ValueError(f"value must have the batch shape of the state, {shape}, got {value.shape}")
     _require_lanes(params, shape)
+    _require_leaves(params)
     kept, structure = jax.tree.flatten(state.best_params)
     given, other = jax.tree.flatten(params)
     if structure != other:
@@ -191,6 +196,10 @@ def update_value(state: EarlyStoppingState, value, params=None) -> EarlyStopping
     new = _update(rule, value, [given[i] for i in arrays])
     for i, leaf in zip(arrays, new.best_params, strict=True):
         given[i] = leaf
+    others = [i for i in set(range(len(given))) - set(arrays) if given[i] is not kept[i]]
+    if others and not checks.is_traced(new.step) and not np.any(new.improved):
+        for i in others:
+            given[i] = kept[i]
     return replace(new, best_params=jax.tree.unflatten(structure, given))
 
 
@@ -240,6 +249,24 @@ def _is_array(leaf) -> bool:
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.dtype.kind not in "OSUMm"
     return isinstance(leaf, jax.Array | int | float | complex)
+
+
+def _require_leaves(params):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        name = f"params{jax.tree_util.keystr(path)}"
+        if isinstance(leaf, np.ndarray | np.generic | int) and _is_array(leaf):
+            dtype = jax.dtypes.canonicalize_dtype(np.result_type(leaf))
+            if dtype.kind in "iu" and not np.array_equal(np.asarray(leaf).astype(dtype), leaf):
+                raise ValueError(f"{name} holds whole numbers beyond {dtype}; set JAX_ENABLE_X64=1, or leave it out")
+        elif not _is_array(leaf) and not isinstance(leaf, type) and _is_tensor(leaf):
+            raise TypeError(
+                f"{name} is a {type(leaf).__module__}.{type(leaf).__name__}, which may change in place; give no params, "
+                "and copy it yourself where state.improved"
+            )
+
+
+def _is_tensor(leaf) -> bool:
+    return not isinstance(leaf, np.ndarray | np.generic) and any(hasattr(leaf, a) for a in ("__dlpack__", "__array__"))
 
 
 def _require_lanes(params, batch_shape):

@@ -210,6 +210,99 @@ def test_columns_that_are_not_there_are_no_missing_values(train):
             boosting.decompose_rounds(model, columns, model.classes_[y])
 
 
+def test_what_is_no_probability_is_refused():
+    y, p = np.arange(30) % 2, np.linspace(0.01, 0.99, 30)
+    both = np.stack([1 - p, p], axis=-1)
+    for bad in (10 * p - 5, 2 * p, -p, np.where(p > 0.5, np.inf, p), 0 * both, 1.1 * both, both - 1, np.log(both)):
+        with pytest.raises(ValueError, match="y_pred must be probabilities"):
+            boosting.refinement_metric(y, bad)
+    with pytest.raises(ValueError, match=r"y_pred must be probabilities \(n, k\)"):
+        boosting.refinement_metric(y, both[None])
+    for labels in (y + 2**32, y - 1, y * 9, np.uint64(2**63) + y.astype(np.uint64)):
+        with pytest.raises(ValueError, match=r"y_true holds -?\d+, y_pred \(30,\) the probabilities of 2 classes"):
+            boosting.refinement_metric(labels, p)
+    for labels in (0.1 + 0.8 * y, np.where(y == 1, np.nan, y)):
+        with pytest.raises(ValueError, match="y must hold the numbers of the classes"):
+            boosting.refinement_metric(labels, p)
+    assert np.isnan(boosting.refinement_metric(y, np.where(p > 0.5, np.nan, p)))
+    half = both.astype(np.float16)
+    np.testing.assert_allclose(boosting.refinement_metric(y, half), boosting.refinement_metric(y, both), rtol=1e-3)
+    weights = np.arange(30) % 3
+    absent = np.where(weights == 0, 7, y)
+    assert boosting.refinement_metric(absent, p, weights) == boosting.refinement_metric(y, p, weights)
+
+
+@pytest.mark.once
+def test_training_does_not_go_on_without_probabilities():
+    xgboost = pytest.importorskip("xgboost", reason="needs xgboost")
+    options = {"n_estimators": 5, "n_jobs": 1, "early_stopping_rounds": 2, "eval_metric": boosting.refinement_metric}
+
+    def logistic(y_true, margin):
+        p = 1 / (1 + np.exp(-margin))
+        return p - y_true, p * (1 - p)
+
+    for k, objective, message in (
+        (2, "binary:logitraw", "y_pred must be probabilities"),
+        (2, logistic, "y_pred must be probabilities"),
+        (3, "multi:softmax", 'y_pred must be probabilities.* take "multi:softprob"'),
+    ):
+        X, y, X_val, y_val = _data(k)
+        model = xgboost.XGBClassifier(objective=objective, learning_rate=3.0, **options)
+        with pytest.raises(ValueError, match=message):
+            model.fit(X, y, eval_set=[(X_val, y_val)], verbose=False)
+
+
+@pytest.mark.once
+def test_scorer_takes_weights():
+    X, y, X_val, y_val = _data(3)
+    weights = np.arange(len(y)) % 3
+    model = HistGradientBoostingClassifier(max_iter=5, early_stopping=True, scoring=boosting.refinement_scorer)
+    model.fit(X, NAMES[y], sample_weight=1.0 + weights)
+    expected = -jaxcal.decompose(np.log(model.predict_proba(X_val)), y_val, weights=weights).refinement
+    found = boosting.refinement_scorer(model, X_val, NAMES[y_val], sample_weight=weights)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.once
+def test_labels_and_rows_that_are_none():
+    model, _ = _gradient(3)
+    _, _, X, y = _data(3)
+    for other in (None, np.nan):
+        labels = NAMES[y].astype(object)
+        labels[4] = other
+        with pytest.raises(ValueError, match=f"y holds {other}, which is none of the classes"):
+            boosting.refinement_curve(model, X, labels)
+    for options, name in (
+        ({"y": np.stack([NAMES[y]] * 2)}, "y"),
+        ({"y": NAMES[y], "weights": np.ones((2, len(y)))}, "w"),
+    ):
+        with pytest.raises(ValueError, match=name + r".* must have shape \(n,\), got \(2, 200\)"):
+            boosting.refinement_curve(model, X, **options)
+    xgboost = pytest.importorskip("xgboost", reason="needs xgboost")
+    two, _ = _xgboost(2)
+    _, _, X, y = _data(2)
+    with pytest.raises(ValueError, match="X has no rows"):
+        boosting.refinement_curve(two, X[:0], y[:0])
+    with pytest.raises(ValueError, match="X has 7 columns, the model was trained on 10"):
+        boosting.refinement_curve(two, xgboost.DMatrix(X[:, :7]), y)
+    with pytest.raises(ValueError, match="labels must be integers in"):
+        boosting.refinement_curve(two.get_booster(), X, y + 2**32)
+
+
+@pytest.mark.once
+def test_lightgbm_refuses_columns_in_another_order():
+    lightgbm = pytest.importorskip("lightgbm", reason="needs lightgbm")
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    X, y, *_ = _data(2)
+    frame = pandas.DataFrame(X, columns=list("abcdefghij"))
+    model = lightgbm.LGBMClassifier(n_estimators=2, verbose=-1, n_jobs=1).fit(frame, y)
+    assert boosting.refinement_curve(model, frame, y).shape == (2,)
+    with pytest.raises(lightgbm.basic.LightGBMError, match="Expected 'a' at position 0"):
+        boosting.refinement_curve(model, frame[list("jihgfedcba")], y)
+    with pytest.raises(ValueError, match="fit"):
+        boosting.refinement_curve(lightgbm.LGBMClassifier(), X, y)
+
+
 @pytest.mark.once
 def test_lightgbm_with_a_steeper_sigmoid():
     lightgbm = pytest.importorskip("lightgbm", reason="needs lightgbm")
