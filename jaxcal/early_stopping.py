@@ -260,8 +260,8 @@ def _require_leaves(params):
                 raise ValueError(f"{name} holds whole numbers beyond {dtype}; set JAX_ENABLE_X64=1, or leave it out")
         elif not _is_array(leaf) and not isinstance(leaf, type) and _is_tensor(leaf):
             raise TypeError(
-                f"{name} is a {type(leaf).__module__}.{type(leaf).__name__}, which may change in place; give no params, "
-                "and copy it yourself where state.improved"
+                f"{name} is a {type(leaf).__module__}.{type(leaf).__name__}, which may change in place; give no "
+                "params, and copy it yourself where state.improved"
             )
 
 

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,13 +36,13 @@ class History:
         path: JSON-lines file that gets a line with every `record`, on disk before it returns: a killed process loses
             nothing. An existing file of the same rows is continued; a file of others raises `ValueError`. One process
             writes at a time: where another has written since, `record` raises `RuntimeError`.
-        budget: bytes for logits. They are kept in float32, then, lest they exceed it, in float16 (shifted so that the
-            largest of a row is 0: errors of 5e-4 relative to the gaps), then dropped with a warning; the numbers of
-            each epoch stay. 0 keeps none.
+        budget: bytes for logits. They are kept in float32, then, lest they exceed it, in float16 (as gaps to the
+            largest of a row, with errors of 5e-4 of a gap and 3e-8 of the median gap), then dropped with a warning; the
+            numbers of each epoch stay. 0 keeps none.
         top: keep of each row, in float32, the `top` largest logits with their classes, the label's, and a summary of
             the others: 8 top + 20 bytes a row instead of 4 k, for thousands of classes. The numbers of each epoch are
             of all logits, whatever is kept.
-        loss, calibrator: of `jaxcal.decompose`.
+        loss, calibrator: of `jaxcal.decompose`. A file knows them by their names alone.
 
     Attributes:
         steps: list of the steps recorded.
@@ -74,10 +74,12 @@ class History:
         loss: ProperLoss = log_loss,
         calibrator: Callable | None = None,
     ):
-        self._labels = np.asarray(labels)
-        self._weights = None if weights is None else np.asarray(weights)
-        if self._labels.ndim != 1:
-            raise ValueError(f"labels must have shape (n,), got {self._labels.shape}")
+        self._labels = np.array(labels)
+        self._weights = None if weights is None else np.array(weights)
+        if self._labels.ndim != 1 or not self._labels.size:
+            raise ValueError(f"labels must have shape (n,) and not be empty, got {self._labels.shape}")
+        if not isinstance(budget, int | float | np.integer | np.floating) or not budget >= 0:
+            raise ValueError(f"budget must be a number of bytes >= 0, got {budget!r}")
         if top is not None and (not isinstance(top, int | np.integer) or isinstance(top, bool) or top < 1):
             raise ValueError(f"top must be an integer >= 1 or None, got {top!r}")
         self._top = None if top is None else int(top)
@@ -98,6 +100,7 @@ class History:
             found = {name: header.get(name) for name in self._of}
             if found != self._of:
                 raise ValueError(f"{path} is a history of {found}, not of {self._of}; choose another path")
+            self._classes = header.get("classes")
             if self._rows:
                 self.kept = "nothing"
             self._rewrite()  # without what a killed process left of a line
@@ -121,10 +124,12 @@ class History:
             Plain floats by name, for TensorBoard, Weights & Biases and the like: "risk", "refinement", ..., "status" (a
             `jaxcal.Status`, which says why others are NaN) and your scalars; with batch axes "risk/0", "risk/1", ...
         """
-        reserved = sorted({*FIELDS, "step", "time", "status"} & set(scalars))
+        taken = {*FIELDS, "step", "time", "status", "lane"}
+        reserved = sorted(name for name in scalars if name.replace("/", " ").partition(" ")[0] in taken)
         if reserved:
             raise ValueError(f"{', '.join(reserved)} is measured here; give your numbers other names")
         logits = checks.as_logits(logits)
+        checks.require_rows(logits, "History.record")
         labels = checks.as_labels(self._labels, logits)
         found = {name: np.asarray(a) for name, a in self._numbers(logits, labels, self._weights).items()}
         if np.isnan(found["risk"]).all() and np.isfinite(logits).all():
@@ -142,11 +147,11 @@ class History:
         if self._classes not in (None, logits.shape[-1]):
             raise ValueError(f"logits of {logits.shape[-1]} classes, those before had {self._classes}")
         self._require_unchanged()
-        self._classes = logits.shape[-1]
+        again = self._classes is None or (bool(self._rows) and step <= self._rows[-1]["step"])
+        self._classes = logits.shape[-1]  # in the header from now on
         row = {"step": step, "time": time.time()} | {name: a.tolist() for name, a in found.items()}
         row |= {name: float(value) for name, value in scalars.items()}
         self._keep(step, logits, labels, found["temperature"])
-        again = bool(self._rows) and step <= self._rows[-1]["step"]
         self._rows = [r for r in self._rows if r["step"] < step] + [row]
         if again:
             self._rewrite()
@@ -175,11 +180,12 @@ class History:
         return np.where(index < 0, -1, np.asarray(self.steps)[index])
 
     def logits(self) -> np.ndarray:
-        """Logits of all epochs, `(..., epochs, n, k)`, float32 or float16, while they are kept."""
+        """Logits of all epochs, `(..., epochs, n, k)`, float32, while they are kept; from float16 those of every row
+        are shifted so that the largest is 0."""
         if self.kept == "top":
             raise ValueError(f"only the {self._top} largest logits of a row are kept: history.top() has them")
         self._require_kept()
-        return np.moveaxis(np.stack([z for _, z in self._logits]), 0, -3)
+        return np.moveaxis(np.stack([z.whole() if isinstance(z, _Half) else z for _, z in self._logits]), 0, -3)
 
     def top(self) -> TopLogits:
         """The largest logits of every row, with `History(..., top=m)`: those of all epochs as `jaxcal.top_logits` has
@@ -239,6 +245,8 @@ class History:
         """An `xarray.Dataset` with the dimensions "lane", "lane 1", ... and "step"."""
         import xarray
 
+        if not self._rows:
+            raise ValueError("nothing has been recorded yet")
         names = [name for name in dict.fromkeys(k for row in self._rows for k in row) if name != "step"]
         arrays = {name: self.array(name) for name in names}
         lanes = ["lane" if i == 0 else f"lane {i}" for i in range(arrays["risk"].ndim - 1)]
@@ -264,12 +272,12 @@ class History:
             logits = thin(self._top, logits, labels, 1 / temperature)
             logits = jax.tree.map(lambda a: np.asarray(a, np.int32 if a.dtype.kind == "i" else np.float32), logits)
         else:
-            logits = np.asarray(logits, np.float32)
+            logits = np.array(logits, np.float32)  # a copy: the caller may use its memory again
         size = sum(_bytes(z) for _, z in self._logits)
         if self.kept == "float32" and size + logits.nbytes > self._budget:
-            self._logits, self.kept = [(s, _half(z)) for s, z in self._logits], "float16"
+            self._logits, self.kept = [(s, _Half.of(z)) for s, z in self._logits], "float16"
             size = sum(_bytes(z) for _, z in self._logits)
-        logits = _half(logits) if self.kept == "float16" else logits
+        logits = _Half.of(logits) if self.kept == "float16" else logits
         if size + _bytes(logits) > self._budget:
             self._logits, self.kept = [], "nothing"
             warnings.warn(f"logits exceed the budget of {self._budget} bytes and are kept no longer", stacklevel=3)
@@ -286,6 +294,7 @@ class History:
         beside = self._path.with_name(self._path.name + ".new")
         with beside.open("w") as file:
             header = {"jaxcal history": 1, "rows": len(self._labels), "data": self._fingerprint()} | self._of
+            header |= {} if self._classes is None else {"classes": self._classes}
             self._size = _write(file, [header, *self._rows])
         beside.replace(self._path)
 
@@ -297,10 +306,15 @@ def _name(function) -> str:
 
 def read_history(path) -> tuple[dict, list[dict]]:
     """Header and records of a file of `History`, without the last line where a killed process left a part of it."""
-    lines = list(_lines(Path(path)))
-    if not lines or "jaxcal history" not in lines[0]:
+    header, *rows = list(_lines(Path(path))) or [{}]
+    if "jaxcal history" not in header:
         raise ValueError(f"{path} is no history of jaxcal")
-    return lines[0], lines[1:]
+    last = -1
+    for row in rows:
+        if not {"step", *FIELDS} <= set(row) or not isinstance(row["step"], int) or row["step"] <= last:
+            raise ValueError(f"{path} holds a line that is no epoch after step {last}: {str(row)[:60]}")
+        last = row["step"]
+    return header, rows
 
 
 def _lines(path: Path) -> Iterator[dict]:
@@ -309,9 +323,12 @@ def _lines(path: Path) -> Iterator[dict]:
             if not line.endswith(b"\n"):
                 return
             try:
-                yield {name: _number(value) for name, value in json.loads(line).items()}
-            except ValueError as error:
-                raise ValueError(f"{path} holds a line that is no JSON object: {line[:60]!r}") from error
+                found = json.loads(line)
+            except ValueError:
+                found = None
+            if not isinstance(found, dict):
+                raise ValueError(f"{path} holds a line that is no JSON object: {line[:60]!r}")
+            yield {name: _number(value) for name, value in found.items()}
 
 
 def _number(value):
@@ -341,15 +358,29 @@ def _bytes(kept) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(kept))
 
 
-def _half(logits: np.ndarray) -> np.ndarray:
-    if logits.dtype == np.float16:
-        return logits
-    peak = logits.max(axis=-1, keepdims=True)
-    gaps = logits - np.where(np.isfinite(peak), peak, 0)
-    with np.errstate(over="ignore"):
-        half = gaps.astype(np.float16)
-    # a finite gap beyond the range is no mask
-    return np.where(np.isinf(half) & np.isfinite(gaps), np.finfo(np.float16).min, half).astype(np.float16)
+class _Half(NamedTuple):
+    """Gaps of logits to the largest of their row, `(..., n, k)` in float16, in a unit of each lane."""
+
+    gaps: np.ndarray
+    unit: np.ndarray  # (..., 1, 1), a power of two near the median of the gaps, which are far inside the range then
+
+    @staticmethod
+    def of(logits: np.ndarray) -> "_Half":
+        peak = logits.max(axis=-1, keepdims=True)
+        gaps = logits - np.where(np.isfinite(peak), peak, 0)
+        lanes = np.where(np.isfinite(gaps) & (gaps < 0), -gaps, np.nan).reshape(*gaps.shape[:-2], -1)
+        some = ~np.isnan(lanes).all(-1)
+        median = np.ones(some.shape, np.float32)
+        median[some] = np.nanmedian(lanes[some], axis=-1)
+        unit = np.exp2(np.clip(np.round(np.log2(median)), -120, 120)).astype(np.float32)[..., None, None]
+        with np.errstate(over="ignore"):
+            half = (gaps / unit).astype(np.float16)
+        # a finite gap beyond the range is no mask
+        half = np.where(np.isinf(half) & np.isfinite(gaps), np.finfo(np.float16).min, half).astype(np.float16)
+        return _Half(half, unit)
+
+    def whole(self) -> np.ndarray:
+        return self.gaps.astype(np.float32) * self.unit
 
 
 @partial(jax.jit, static_argnums=(0, 1))

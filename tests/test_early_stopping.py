@@ -187,6 +187,47 @@ def test_parameters_may_be_donated_and_models_may_hold_functions():
     assert float(state.best_params["rate"]) == 0.25
 
 
+class _Tensor:
+    """As another library has it."""
+
+    def __init__(self, value):
+        self.value = np.asarray(value, np.float32)
+
+    def __dlpack__(self, **options):
+        return self.value.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.value.__dlpack_device__()
+
+
+def test_other_objects_are_those_of_the_best_epoch():
+    state = early_stopping.init({"name": "start", "rule": (1, None)}, patience=2)
+    for value, name in ((3.0, "a"), (1.0, "b"), (2.0, "c")):
+        state = early_stopping.update_value(state, value, {"name": name, "rule": (1, None)})
+    assert state.best_params["name"] == "b" and int(state.best_step) == 1
+    tensor = {"net": {"w": _Tensor([1.0])}}
+    for call in (
+        lambda: early_stopping.init(tensor),
+        lambda: early_stopping.update_value(early_stopping.init({"net": {"w": jnp.zeros(1)}}), 0.5, tensor),
+    ):
+        with pytest.raises(TypeError, match=r"params\['net'\]\['w'\] is a .*_Tensor, .* where state.improved"):
+            call()
+
+
+def test_whole_numbers_are_kept_or_refused(x64):
+    small, large = np.array([2**31 - 1, -(2**31)]), np.array([2**40 + 3])
+    state = early_stopping.update_value(early_stopping.init({"n": small}), 0.5, {"n": small})
+    np.testing.assert_array_equal(state.best_params["n"], small)
+    if x64:
+        np.testing.assert_array_equal(early_stopping.init({"n": large}).best_params["n"], large)
+        return
+    for bad in (large, np.uint64(2**63), 2**40):
+        with pytest.raises(ValueError, match=r"params\['n'\] holds whole numbers beyond u?int32"):
+            early_stopping.init({"n": bad})
+    with pytest.raises(ValueError, match=r"params\['n'\] holds whole numbers beyond int32"):
+        early_stopping.update_value(early_stopping.init({"n": np.array([1])}), 0.5, {"n": large})
+
+
 def test_a_network_that_diverges_is_no_improvement():
     z, labels = _epochs()
     state = early_stopping.update(early_stopping.init(patience=2), z[0], labels)

@@ -81,7 +81,7 @@ def test_the_budget_takes_half_precision_and_then_nothing():
         history.record(logits)
     assert history.kept == "float32"
     history.record(z[4])
-    assert history.kept == "float16" and history.logits().dtype == np.float16
+    assert history.kept == "float16" and history.logits().dtype == np.float32
     for found, exact in zip(history.logits(), z, strict=False):
         gaps = exact - exact.max(-1, keepdims=True)
         mask = np.isneginf(gaps)
@@ -89,7 +89,7 @@ def test_the_budget_takes_half_precision_and_then_nothing():
         near = ~mask & (gaps > -60000)
         np.testing.assert_allclose(found[near], gaps[near], rtol=5e-4, atol=1e-6)
     np.testing.assert_allclose(history.decompose().refinement, history.array("refinement"), rtol=1e-3)
-    small = jaxcal.History(labels, budget=z[0].nbytes)
+    small = jaxcal.History(labels, budget=z[0].nbytes + 8)  # two halves and their units
     small.record(z[0])
     small.record(z[1])
     with pytest.warns(UserWarning, match="logits exceed the budget"):
@@ -98,6 +98,41 @@ def test_the_budget_takes_half_precision_and_then_nothing():
     for empty in (small, jaxcal.History(labels, budget=0)):
         with pytest.raises(ValueError, match="logits are not kept"):
             empty.decompose()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("scale", [1e-30, 1e-7, 1.0, 1e5, 1e15])
+def test_half_precision_in_any_unit_of_the_logits(scale):
+    z, labels = _epochs((2,))
+    z = (z * np.array([scale, 1])[:, None, None]).astype(np.float32)  # of the first seed
+    history = jaxcal.History(labels, budget=int(0.75 * z[0].nbytes))
+    history.record(z[0])
+    assert history.kept == "float16"
+    found = history.decompose()
+    np.testing.assert_allclose(found.refinement, history.array("refinement"), rtol=1e-4)
+    np.testing.assert_allclose(found.fit.temperature, history.array("temperature"), rtol=2e-3)
+
+
+@pytest.mark.once
+def test_memory_of_the_caller_may_be_used_again():
+    z, labels = _epochs()
+    place = np.zeros(z[0].size + 16, np.float32)
+    start = (-place.ctypes.data % 64) // 4  # where JAX takes memory without a copy
+    buffer = place[start : start + z[0].size].reshape(z[0].shape)
+    own, weights = labels.copy(), np.ones(N)
+
+    class Tensor:
+        dtype, __dlpack__, __dlpack_device__ = buffer.dtype, buffer.__dlpack__, buffer.__dlpack_device__
+
+    for again in (buffer, Tensor()):
+        history = jaxcal.History(own, weights=weights)
+        for logits in z[:3]:
+            buffer[:] = logits
+            history.record(again)
+        buffer[:], own[:], weights[:] = 0, 0, 0
+        np.testing.assert_array_equal(history.logits(), z[:3])
+        np.testing.assert_allclose(history.decompose().risk, history.array("risk"), rtol=1e-6)
+        own[:], weights[:] = labels, 1
 
 
 @pytest.mark.once
@@ -128,6 +163,43 @@ def test_a_killed_process_loses_nothing(tmp_path):
     assert history.array("temperature")[-1] == 1  # constant rows
     with pytest.raises(ValueError, match="is the history of other validation rows"):
         jaxcal.History(labels[::-1].copy(), path=path)
+
+
+@pytest.mark.once
+def test_a_resumed_history_has_as_many_classes(tmp_path):
+    path = tmp_path / "run.jsonl"
+    z, labels = _epochs()
+    jaxcal.History(labels, path=path).record(z[0])
+    history = jaxcal.History(labels, path=path)
+    with pytest.raises(ValueError, match="logits of 7 classes, those before had 4"):
+        history.record(np.zeros((N, 7), np.float32))
+    history.record(z[1])
+    assert read_history(path)[0]["classes"] == K and history.steps == [0, 1]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda lines: [*lines, "[1, 2]"],
+        lambda lines: [*lines, "{}"],
+        lambda lines: [*lines, lines[-1]],
+        lambda lines: lines + lines,
+        lambda lines: [lines[0], lines[2], lines[1]],
+        lambda lines: [lines[0], lines[1][:40], lines[2]],
+    ],
+)
+def test_damaged_files_are_refused_and_left(damage, tmp_path):
+    path = tmp_path / "run.jsonl"
+    z, labels = _epochs()
+    history = jaxcal.History(labels, path=path)
+    for logits in z[:2]:
+        history.record(logits)
+    text = "".join(line + "\n" for line in damage(path.read_text().splitlines()))
+    path.write_text(text)
+    with pytest.raises(ValueError, match="run.jsonl holds a line that is no (JSON object|epoch after step)"):
+        jaxcal.History(labels, path=path)
+    assert path.read_text() == text
 
 
 @pytest.mark.once
@@ -224,6 +296,14 @@ def test_bad_arguments(tmp_path):
         jaxcal.History(labels + 1).record(z[0])
     with pytest.raises(ValueError, match="risk, time is measured here"):
         history.record(z[1], risk=0.1, time=3.0)
+    for name in ("lane", "lane 1", "risk/0"):
+        with pytest.raises(ValueError, match=f"{name} is measured here"):
+            history.record(z[1], **{name: 1.0})
+    with pytest.raises(ValueError, match=r"History.record needs logits of shape"):
+        history.record(z[1][0])
+    for budget in ("1GB", float("nan"), -1):
+        with pytest.raises(ValueError, match="budget must be a number of bytes"):
+            jaxcal.History(labels, budget=budget)
     with pytest.raises(ValueError, match="nothing has been recorded yet"):
         jaxcal.History(labels).select()
     with pytest.raises(ValueError, match="exists and is no file"):
@@ -236,6 +316,8 @@ def test_bad_arguments(tmp_path):
     assert (tmp_path / "link.jsonl").is_symlink() and (tmp_path / "elsewhere.jsonl").stat().st_size
     with pytest.raises(ValueError, match=r"labels must have shape \(n,\)"):
         jaxcal.History(np.zeros((2, 3), int))
+    with pytest.raises(ValueError, match=r"labels must have shape \(n,\) and not be empty"):
+        jaxcal.History([])
     (tmp_path / "other.jsonl").write_text("{}\n")
     with pytest.raises(ValueError, match="is no history of jaxcal"):
         jaxcal.History(labels, path=tmp_path / "other.jsonl")
