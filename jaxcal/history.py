@@ -29,6 +29,8 @@ _WORDS = {None: math.nan, "inf": math.inf, "-inf": -math.inf}
 # The median of the gaps is that of rows with about so many numbers: it need not be exact.
 _SAMPLE = 1 << 20
 
+_HALF_MAX = float(np.finfo(np.float16).max)
+
 FIELDS = ("risk", "calibration", "refinement", "temperature", "accuracy")
 
 
@@ -41,8 +43,9 @@ class History:
             nothing. An existing file of the same rows is continued; a file of others raises `ValueError`. One process
             writes at a time: where another has written since, `record` raises `RuntimeError`.
         budget: bytes for logits. They are kept in float32, then, lest they exceed it, in float16 (as gaps to the
-            largest of a row, with errors of 5e-4 of a gap and 3e-8 of the median gap), then dropped with a warning; the
-            numbers of each epoch stay. 0 keeps none.
+            largest of a row, with errors of 5e-4 of a gap and 5e-8 of the median gap, or 5e-5 of it for gaps above 4e4
+            medians to fit; above 4e7 they are cut), then dropped with a warning; the numbers of each epoch stay. 0
+            keeps none.
         top: keep of each row, in float32, the `top` largest logits with their classes, the label's, and a summary of
             the others: 8 top + 20 bytes a row instead of 4 k, for thousands of classes. The numbers of each epoch are
             of all logits, whatever is kept.
@@ -366,23 +369,25 @@ class _Half(NamedTuple):
     """Gaps of logits to the largest of their row, `(..., n, k)` in float16, in a unit of each lane."""
 
     gaps: np.ndarray
-    unit: np.ndarray  # (..., 1, 1), a power of two near the median of the gaps, which are far inside the range then
+    unit: np.ndarray  # (..., 1, 1), a power of two near the median of the gaps, or up to 2^10 larger
 
     @staticmethod
     def of(logits: np.ndarray) -> "_Half":
         peak = logits.max(axis=-1, keepdims=True)
-        gaps = logits - np.where(np.isfinite(peak), peak, 0)
+        with np.errstate(over="ignore"):
+            gaps = logits - np.where(np.isfinite(peak), peak, 0)
+        gaps = np.where(np.isneginf(logits), -np.inf, np.maximum(gaps, np.finfo(np.float32).min))
         some = gaps[..., :: max(1, gaps.shape[-2] * gaps.shape[-1] // _SAMPLE), :]
         lanes = np.where(np.isfinite(some) & (some < 0), -some, np.nan).reshape(*gaps.shape[:-2], -1)
         told = ~np.isnan(lanes).all(-1)
         median = np.ones(told.shape, np.float32)
         median[told] = np.nanmedian(lanes[told], axis=-1)
-        unit = np.exp2(np.clip(np.round(np.log2(median)), -120, 120)).astype(np.float32)[..., None, None]
-        with np.errstate(over="ignore"):
-            half = (gaps / unit).astype(np.float16)
-        # a finite gap beyond the range is no mask
-        half = np.where(np.isinf(half) & np.isfinite(gaps), np.finfo(np.float16).min, half).astype(np.float16)
-        return _Half(half, unit)
+        largest = -np.min(gaps, axis=(-2, -1), where=np.isfinite(gaps), initial=0)
+        power = np.round(np.log2(median))
+        wider = np.ceil(np.log2(np.maximum(largest, np.finfo(np.float32).tiny) / _HALF_MAX))
+        unit = np.exp2(np.clip(wider, power, np.minimum(power + 10, 110))).astype(np.float32)[..., None, None]
+        half = np.maximum(gaps / unit, -_HALF_MAX)  # a finite gap is no mask
+        return _Half(np.where(np.isneginf(gaps), -np.inf, half).astype(np.float16), unit)
 
     def whole(self) -> np.ndarray:
         return self.gaps.astype(np.float32) * self.unit

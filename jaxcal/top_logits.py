@@ -87,19 +87,18 @@ def thin(m: int, logits, labels, inverse_temperature) -> TopLogits:
     others = jnp.put_along_axis(gaps, classes, -jnp.inf, axis=-1, inplace=False)
     usable = jnp.isfinite(inverse_temperature) & (inverse_temperature > 0)
     u = jnp.where(usable, inverse_temperature, 1).astype(z.dtype)
-    total = _log_sum(others)
-    at_u = _log_sum(u[..., None, None] * others)
-    p = jnp.exp(u[..., None, None] * others - jnp.where(at_u == -jnp.inf, 0, at_u)[..., None])
-    mean = jnp.sum(jnp.where(p > 0, p * others, 0), axis=-1)
-    variance = jnp.sum(jnp.where(p > 0, p * (others - mean[..., None]) ** 2, 0), axis=-1)
+    peak = jnp.max(others, axis=-1)
+    peak = jnp.where(jnp.isfinite(peak), peak, 0)
+    below = others - peak[..., None]  # the largest of them may be a mask of -1e9, whose rounding exceeds every gap
+    total = peak + jnp.log(jnp.sum(jnp.exp(below), axis=-1))
+    mass = jnp.exp(u[..., None, None] * below)
+    at_u = u[..., None] * peak + jnp.log(jnp.sum(mass, axis=-1))
+    p = mass / jnp.where(at_u == -jnp.inf, 1, jnp.sum(mass, axis=-1))[..., None]
+    mean = jnp.sum(jnp.where(p > 0, p * below, 0), axis=-1)
+    variance = jnp.sum(jnp.where(p > 0, p * (below - mean[..., None]) ** 2, 0), axis=-1)
+    mean = jnp.where(at_u == -jnp.inf, 0, peak + mean)
     own = own_class(gaps, labels)
     return TopLogits(classes, top, own, total, jnp.stack([at_u, mean, variance], axis=-1), u, z.shape[-1])
-
-
-def _log_sum(gaps):
-    peak = jnp.max(gaps, axis=-1)
-    shift = jnp.where(jnp.isfinite(peak), peak, 0)
-    return shift + jnp.log(jnp.sum(jnp.exp(gaps - shift[..., None]), axis=-1))
 
 
 def _log_p(top, rest):

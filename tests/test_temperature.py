@@ -457,6 +457,39 @@ def test_a_proper_loss_with_masked_rows_has_the_derivatives_of_log_loss(eps):
     np.testing.assert_allclose(slopes(_xlogy_loss()), slopes(jaxcal.log_loss), rtol=eps**0.5, atol=eps**0.5)
 
 
+@pytest.mark.parametrize("loss", LOSSES[:2], ids=repr)
+def test_finite_masks_are_masks(loss, eps):
+    rng = np.random.default_rng(5)
+    n, k, sizes, shares = 200, 4, [1e4, 1e7, 1e9, 1e11, 1e20, 3e38], [1 / 200, 0.2, 0.9]
+    labels = rng.integers(0, k, (len(sizes), len(shares), 8, n))
+    logits = 1.2 * np.eye(k)[labels] + rng.normal(size=(*labels.shape, k))
+    masked = rng.random(logits.shape) < np.reshape(shares, (-1, 1, 1, 1))
+    masked[..., 0, -1] = True
+    masked &= ~np.eye(k, dtype=bool)[labels]
+    finite = np.where(masked, -np.reshape(sizes, (-1, 1, 1, 1, 1)), logits)
+    found, expected = (jaxcal.decompose(z, labels, loss=loss) for z in (finite, np.where(masked, -np.inf, logits)))
+    assert (expected.status == Status.CONVERGED).all() and (found.status == Status.CONVERGED).all()
+    np.testing.assert_allclose(found.refinement, expected.refinement, rtol=30 * eps)
+    np.testing.assert_allclose(found.fit.temperature, expected.fit.temperature, rtol=30 * eps**0.75)
+
+    def gradient(z):
+        return jax.grad(lambda z: jnp.sum(jaxcal.fit_temperature(z, labels[:, 0, 0], loss=loss).temperature))(z)
+
+    by_finite, by_infinite = (np.asarray(gradient(z[:, 0, 0])) for z in (finite, np.where(masked, -np.inf, logits)))
+    unmasked = ~masked[:, 0, 0]
+    np.testing.assert_allclose(by_finite[unmasked], by_infinite[unmasked], atol=1e3 * eps**0.75 / n)
+
+
+def test_finite_masks_where_nothing_else_informs(eps, x64):
+    rng = np.random.default_rng(6)
+    labels = rng.integers(0, 3, 200)
+    mask = -1e300 if x64 else -1e30
+    logits = np.pad(-np.eye(3)[labels] + 0.1 * rng.normal(size=(200, 3)), ((0, 0), (0, 1)), constant_values=mask)
+    fit = jaxcal.fit_temperature(logits, labels)
+    assert fit.status == Status.AT_LOWER_BOUND
+    np.testing.assert_allclose([fit.risk, jaxcal.risk(fit(logits), labels)], np.log(3), rtol=8 * eps)
+
+
 @pytest.mark.parametrize("weight", [1e9, 1e18, 1e25])
 def test_one_dominant_weight(weight, x64):
     # one row of margin 1 against eleven of -1/2: u = log(m)-ish, from the balance m/(1+e^u) = 5.5/(1+e^(-u/2))

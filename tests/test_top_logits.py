@@ -144,6 +144,22 @@ def test_masks_offsets_and_epochs_that_failed():
     np.testing.assert_allclose(constant.refinement, np.log(30), rtol=1e-6)
 
 
+@pytest.mark.parametrize("mask", [-1e4, -1e9, -1e16, -3e38])
+def test_finite_masks_are_masks(mask):
+    rng = np.random.default_rng(2)
+    labels = rng.integers(0, 6, 300)
+    logits = 1.5 * np.eye(6)[labels] + rng.normal(size=(300, 6))
+    masked = (rng.random(logits.shape) < 0.3) & ~np.eye(6, dtype=bool)[labels]
+    masked[0] = np.arange(6) != labels[0]
+    history = _history(np.where(masked, mask, logits)[None].astype(np.float32), labels, top=2)
+    weights = rng.poisson(1.0, (20, 1, 300))
+    expected = jaxcal.decompose(np.where(masked, -np.inf, logits), labels)
+    np.testing.assert_allclose(history.decompose().refinement, expected.refinement, rtol=2e-6)
+    found = history.decompose(weights=weights).refinement
+    others = _history(np.where(masked, -np.inf, logits)[None].astype(np.float32), labels, top=2)
+    np.testing.assert_allclose(found, others.decompose(weights=weights).refinement, rtol=2e-6)
+
+
 def test_the_budget_counts_what_is_kept():
     z, labels = _data()
     size = N * (8 * M + 20) + 4

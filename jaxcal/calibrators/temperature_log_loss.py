@@ -86,8 +86,10 @@ def minimize_log_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array |
     def accept(value, step, aux):
         risk, _, slope_x = aux
         # the decrease that a further step would bring is far below what the loss resolves, or F is rounding already;
-        # the step is still taken, for the sake of T
-        small = 0.5 * jnp.abs(slope_x * step) <= info.eps**1.25 * risk
+        # the step is still taken, for the sake of T. Masks of -1e9 make F steep, and steps short, far from the root
+        # of the other gaps: what F lacks counts by the slope of those, -1 to -100.
+        step = jnp.maximum(jnp.abs(step), 0.01 * jnp.abs(value))
+        small = 0.5 * jnp.abs(slope_x) * step <= info.eps**1.25 * risk
         return small | (jnp.abs(value) <= 2 * info.eps) | (observed == 0)
 
     root = bracketed_root(
@@ -108,14 +110,19 @@ def minimize_log_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array |
     at_lower = (root.x <= lower) & (root.value <= 8 * info.eps)
     # gaps that are balanced at u = 0: the root found is the rounding of that
     near = root.converged & (root.x < info.eps**0.5)
-    at_zero = lax.cond(
+    lowest = lax.cond(
         jnp.any(near), lambda: balance(jnp.full(batch, lower, u.dtype))[0], lambda: jnp.ones(batch, u.dtype)
     )
-    at_lower |= near & (at_zero <= 8 * info.eps)
+    at_lower |= near & (lowest <= 8 * info.eps)
     at_upper = observed == 0
     status = jnp.where(root.converged | at_lower, Status.CONVERGED, Status.NOT_CONVERGED)
     status = jnp.where(at_lower, Status.AT_LOWER_BOUND, status)
-    u = jnp.where(at_lower, 0, u)
+    # masks of -1e30 are masks at the lower end, and none at u = 0
+    least = _inverse_temperature(jnp.full(batch, lower, u.dtype), scale)
+    at_zero = lax.cond(
+        jnp.any(at_lower), lambda: _largest_gap(rows, batch) * least < info.eps, lambda: jnp.ones(batch, bool)
+    )
+    u = jnp.where(at_lower, jnp.where(at_zero, 0, least), u)
 
     saturated = lax.cond(
         jnp.any(at_upper),
@@ -202,15 +209,24 @@ def _gap_scale(rows: _Rows, batch) -> jax.Array:
     return jnp.broadcast_to(jnp.clip(scale, info.tiny, info.max), batch)
 
 
+def _largest_gap(rows: _Rows, batch) -> jax.Array:
+    """Largest finite gap of each lane, over the rows it uses."""
+    gap = rows.peak[..., None] - rows.logits
+    largest = jnp.max(jnp.where(gap < jnp.inf, gap, 0), axis=-1)
+    used = True if rows.weights is None else rows.weights > 0
+    return jnp.broadcast_to(jnp.max(jnp.where(used, largest, 0), axis=-1), batch)
+
+
 def _solve_on_sample(sample: _Rows, scale, batch, lower, upper):
     """A start for the search on all rows: the same root on the sample, with one made-up row so that it is finite."""
     rows = sample.own_gap.shape[-1]
+    most = 30 * scale[..., None, None]  # of a gap: one of 1e9 is a mask, too
 
     def terms():
         gap = sample.peak[..., None] - sample.logits
-        return jnp.where(gap < jnp.inf, gap, 0), jnp.where(gap < jnp.inf, jnp.ones_like(gap), 0)
+        return jnp.where(gap < most, gap, 0), jnp.where(gap < most, jnp.ones_like(gap), 0)
 
-    gaps, classes = row_sums(terms, sample.logits.shape)
+    gaps, classes = row_sums(terms, jnp.broadcast_shapes(sample.logits.shape, most.shape))
     uniform = weighted_mean(gaps / classes, sample.weights)
     observed = weighted_mean(-sample.own_gap, sample.weights)
     # the made-up row has the gaps of an average row and a label half-way between the best and a random class

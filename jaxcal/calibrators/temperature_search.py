@@ -32,11 +32,12 @@ def minimize_loss(loss: ProperLoss, logits: jax.Array, labels: jax.Array, weight
     def objective(u):
         return mean_loss(loss, scaled(logits, u[..., None]), labels, weights)
 
-    def value_and_slope(u):
-        return jax.jvp(objective, (u,), (jnp.ones_like(u),))
+    def value_and_slope(u, unit):
+        """The slope times the unit, which near u does not overflow, as dL/du itself does for masks of -1e38."""
+        return jax.jvp(objective, (u,), (unit,))
 
     # below 0.01 / largest gap every row is linear in u, above log(k / eps^2) / smallest gap every row is saturated
-    log_low = jnp.log(0.01 / jnp.where(identified, largest, 1))
+    log_low = jnp.log(0.01) - jnp.log(jnp.where(identified, largest, 1))
     log_high = jnp.log(jnp.log(logits.shape[-1] / info.eps**2) / jnp.where(identified, smallest, 1))
 
     def knot(j):
@@ -44,7 +45,8 @@ def minimize_loss(loss: ProperLoss, logits: jax.Array, labels: jax.Array, weight
         return jnp.where(j == 0, 0, jnp.clip(u, info.tiny, info.max))
 
     knots = jax.vmap(knot)(jnp.arange(_KNOTS, dtype=logits.dtype))  # (knots, ...), first one 0
-    values, slopes = lax.map(value_and_slope, knots)
+    units = knots.at[0].set(knots[1])
+    values, slopes = lax.map(lambda at: value_and_slope(*at), (knots, units))
 
     valley = (slopes[:-1] < 0) & (slopes[1:] >= 0)
     depth = jnp.where(valley, jnp.minimum(values[:-1], values[1:]), jnp.inf)
@@ -56,10 +58,10 @@ def minimize_loss(loss: ProperLoss, logits: jax.Array, labels: jax.Array, weight
         width = right - left
 
         def descent(x):
-            value, slope = value_and_slope(left + width * x)
-            return -width * slope, (value, slope)
+            value, slope = value_and_slope(left + width * x, width)
+            return -slope, (value, slope)
 
-        steepness = width * (at(slopes[:-1]) - at(slopes[1:]))
+        steepness = width / at(units[:-1]) * at(slopes[:-1]) - width / at(units[1:]) * at(slopes[1:])
         root = bracketed_root(
             descent,
             jnp.full(batch, 0.5, logits.dtype),
@@ -73,7 +75,7 @@ def minimize_loss(loss: ProperLoss, logits: jax.Array, labels: jax.Array, weight
         )
         u = left + width * root.x
         value = jnp.where(at(valley) & identified, root.aux[0], jnp.inf)
-        return u, value, root.aux[1], root.converged, root.num_steps
+        return u, value, u / width * root.aux[1], root.converged, root.num_steps
 
     u, value, slope, converged, steps = lax.map(refine, best)
     winner = jnp.argmin(value, axis=0)[None]
@@ -100,7 +102,7 @@ def minimize_loss(loss: ProperLoss, logits: jax.Array, labels: jax.Array, weight
     u = jnp.where(identified, u, 1)
     value = jnp.where(identified, value, values[0])
     status = jnp.where(identified, status, Status.NOT_IDENTIFIED)
-    found = Optimum(u, value, status, steps, jnp.where(at_lower | ~identified, 0, jnp.abs(u * slope)))
+    found = Optimum(u, value, status, steps, jnp.where(at_lower | ~identified, 0, jnp.abs(slope)))
     return found.flagged(
         impossible=jnp.all(values == jnp.inf, axis=0), invalid=jnp.isnan(values[0]) | jnp.isnan(smallest)
     )

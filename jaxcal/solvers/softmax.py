@@ -80,8 +80,11 @@ def log_softmax(logits: jax.Array) -> jax.Array:
 def scaled(logits: jax.Array, factor: jax.Array) -> jax.Array:
     """factor * logits with `-inf` kept `-inf` at factor 0; `factor` broadcasts against the rows `logits[..., 0]`.
 
-    Rows are shifted first, so that a large offset neither rounds nor overflows.
+    Rows are shifted first, so that a large offset neither rounds nor overflows; a finite gap, such as a mask of -1e38,
+    stays finite, and so does its derivative.
     """
     gaps = shifted(logits)
     masked = gaps == -jnp.inf
-    return jnp.where(masked, -jnp.inf, factor[..., None] * jnp.where(masked, 0, gaps))
+    products = factor[..., None] * jnp.where(masked, 0, gaps)
+    least = float(jnp.finfo(gaps.dtype).min) / 4
+    return jnp.where(masked, -jnp.inf, jnp.where(products < least, least, products))
