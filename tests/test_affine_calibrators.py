@@ -323,6 +323,23 @@ def test_masked_classes(name, fitted, eps):
     np.testing.assert_allclose(np.log(np.exp(result.astype(np.float64)).sum(-1)), 0, atol=4 * eps)
 
 
+@pytest.mark.parametrize("mask", [-1e5, -1e9, -1e20, -3e38])
+def test_vector_scaling_with_finite_masks(mask, eps):
+    rng = np.random.default_rng(4)
+    labels = rng.integers(0, 4, 500)
+    logits = np.array([1, 2, 1.5, 1]) * np.eye(4)[labels] + rng.normal(size=(500, 4))
+    masked = (rng.random(logits.shape) < 0.2) & ~np.eye(4, dtype=bool)[labels]
+    finite = np.where(masked, mask, logits)
+    found, expected = (jaxcal.fit_vector_scaling(z, labels) for z in (finite, np.where(masked, -np.inf, logits)))
+    assert found.status == expected.status == Status.CONVERGED
+    np.testing.assert_allclose(found.scale, expected.scale, rtol=eps**0.6)
+    np.testing.assert_allclose([found.risk, jaxcal.risk(found(finite), labels)], expected.risk, rtol=8 * eps)
+    turned = finite * np.array([-1, 1, 1, 1])  # the best factor of the first class is negative
+    turned[masked] = mask
+    lost = jax.jit(jaxcal.fit_vector_scaling)(turned, labels)
+    assert lost.status == Status.NOT_CONVERGED and np.isnan(lost.risk) and np.isnan(lost.scale).all()
+
+
 @pytest.mark.once
 @names
 def test_errors(name, fitted):

@@ -6,6 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxcal.calibrators.affine import AffineFit, apply_scale, as_raw_logits, fit_lanes, own, prepare_raw, report, start
+from jaxcal.status import Status
+
+# From here on, in temperatures, a logit is a mask: a hundredth of it is a probability of 0 in single precision.
+_FAR = 1.1e4
 
 
 @jax.tree_util.register_dataclass
@@ -46,7 +50,8 @@ def fit_vector_scaling(logits, labels, *, weights=None) -> VectorScalingFit:
     (`jaxcal.fold_affine`).
 
     Args:
-        logits: `(..., n, k)`, k >= 2, natural log scale, `-inf` on masked classes, which stay masked.
+        logits: `(..., n, k)`, k >= 2, natural log scale, `-inf` on masked classes, which stay masked. Finite masks,
+            10^4 temperatures and more below the largest logit of their row, are fitted as if they were -inf.
         labels: integers `(..., n)` in [0, k).
         weights: counts `(..., n)`.
 
@@ -54,8 +59,9 @@ def fit_vector_scaling(logits, labels, *, weights=None) -> VectorScalingFit:
         `VectorScalingFit` over the broadcast of the leading axes. AT_UPPER_BOUND where the loss has no minimum because
         classes are separable: some coefficients whose loss is within about 1e-4 (float32) or 1e-6 (float64) of its
         infimum, relatively. NOT_IDENTIFIED where the logit of a class is constant (its factor is 1/T of temperature
-        scaling) or those of all are affine functions of one, as (-s, s): one of the optima. IMPOSSIBLE_EVENT, NaN, for
-        a label that is masked. INVALID_INPUT, NaN, for NaN, +inf, labels out of range and bad weights; an eager call
+        scaling) or those of all are affine functions of one, as (-s, s): one of the optima. NOT_CONVERGED, NaN, where
+        the best factor of a class would unmask its finite masks. IMPOSSIBLE_EVENT, NaN, for a label that is masked.
+        INVALID_INPUT, NaN, for NaN, +inf, labels out of range and bad weights; an eager call
         raises `ValueError` if no lane is usable.
 
     Consistent where the map is of this form. Differentiable in logits and weights, to every order (0 at a bound
@@ -82,6 +88,26 @@ def fit_vector_scaling(logits, labels, *, weights=None) -> VectorScalingFit:
 @jax.jit
 def _fit(logits, labels, weights):
     u = start(logits, labels, weights)
-    found = fit_lanes(own, lambda n, k, dtype: jnp.zeros((k, 2), dtype), logits, labels, weights, u, masks=True)
-    theta, *rest = found
-    return VectorScalingFit(u[..., None] + theta[..., 0], theta[..., 1], *rest)
+    masked, far = _mask_far(logits, labels, u)
+    found = fit_lanes(own, lambda n, k, dtype: jnp.zeros((k, 2), dtype), masked, labels, weights, u, masks=True)
+    scale = u[..., None] + found.coefficients[..., 0]
+    # what is far for the temperature is none for a factor of a hundredth
+    lost = (found.status < Status.NOT_CONVERGED) & jnp.any(jnp.any(far, axis=-2) & (scale < 0.01 * u[..., None]), -1)
+    mark = jnp.where(lost, jnp.nan, 1).astype(scale.dtype)
+    _, risk, status, *rest = found
+    status = jnp.where(lost, Status.NOT_CONVERGED, status)
+    return VectorScalingFit(
+        scale * mark[..., None], found.coefficients[..., 1] * mark[..., None], risk * mark, status, *rest
+    )
+
+
+def _mask_far(logits, labels, u):
+    """Logits with -inf for finite masks such as -1e9, beside which the others of a class would be rounding.
+
+    Returns also where they are.
+    """
+    logits = logits.astype(u.dtype)
+    gap = jnp.max(logits, axis=-1, keepdims=True) - logits
+    far = (gap < jnp.inf) & (u[..., None, None] * gap > _FAR)
+    far &= labels[..., None] != jnp.arange(logits.shape[-1])
+    return jnp.where(far, -jnp.inf, logits), far
