@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 from scipy.optimize import brentq
 
 import jaxcal
@@ -480,10 +481,32 @@ def test_finite_masks_are_masks(loss, eps):
     np.testing.assert_allclose(by_finite[unmasked], by_infinite[unmasked], atol=1e3 * eps**0.75 / n)
 
 
+@pytest.mark.parametrize("kind", ["two rows", "entries", "rows"])
+def test_no_temperature_is_better_for_gaps_of_many_sizes(kind, eps):
+    rng = np.random.default_rng(7)
+    labels = rng.integers(0, 8, (2000, 12))
+    logits = rng.uniform(0, 3, (2000, 1, 1)) * np.eye(8)[labels] + rng.normal(size=(2000, 12, 8))
+    if kind == "two rows":
+        logits[:, :2] *= 10 ** rng.uniform(1, 12, (2000, 1, 1))
+    elif kind == "entries":
+        logits = np.exp(logits * rng.uniform(1, 6, (2000, 1, 1)))
+    else:
+        logits *= 10 ** rng.uniform(-6, 6, (2000, 12, 1))
+    logits = np.asarray(jnp.asarray(logits), np.float64)  # as rounded
+    fit = jaxcal.fit_temperature(logits, labels)
+    gaps = logits - np.take_along_axis(logits, labels[..., None], axis=-1)
+    grid = np.exp(np.linspace(-35, 35, 141))
+    best = np.min([special.logsumexp(u * gaps, axis=-1).mean(-1) for u in (0, *grid)], axis=0)
+    assert (fit.status < Status.NOT_CONVERGED).all()
+    assert (fit.risk <= best + 40 * eps * np.maximum(best, 1)).all()
+    at_fit = special.logsumexp(np.asarray(fit.inverse_temperature)[:, None, None] * gaps, axis=-1).mean(-1)
+    np.testing.assert_allclose(fit.risk, at_fit, rtol=40 * eps, atol=40 * eps)
+
+
 def test_finite_masks_where_nothing_else_informs(eps, x64):
     rng = np.random.default_rng(6)
     labels = rng.integers(0, 3, 200)
-    mask = -1e300 if x64 else -1e30
+    mask = -1e300 if x64 else -1e38
     logits = np.pad(-np.eye(3)[labels] + 0.1 * rng.normal(size=(200, 3)), ((0, 0), (0, 1)), constant_values=mask)
     fit = jaxcal.fit_temperature(logits, labels)
     assert fit.status == Status.AT_LOWER_BOUND

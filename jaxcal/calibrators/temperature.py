@@ -88,7 +88,7 @@ def fit_temperature(logits, labels, *, weights=None, loss: ProperLoss = log_loss
         `TemperatureFit` over the broadcast of the leading axes. Special cases, flagged in `.status`:
 
         - logits that point away from the labels (`AT_LOWER_BOUND`): u = 0, T = inf, uniform forecasts; beside finite
-          masks of -1e20 and below a u > 0 under which these stay masks;
+          masks near the largest float a u > 0 under which these stay masks;
         - every label is an arg max, "100 % accuracy" (`AT_UPPER_BOUND`): the smallest u whose loss is within one
           rounding of its infimum, so that everything stays finite; `jaxcal.laplace` guards the forecasts;
         - every row constant (`NOT_IDENTIFIED`): T = 1;

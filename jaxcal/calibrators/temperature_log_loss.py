@@ -68,7 +68,7 @@ def minimize_log_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array |
     stride = max(1, n // max(_SAMPLE_ROWS, n // _SAMPLE_FRACTION))
     sample = _Rows(logits, peak, own_gap, weights).every(stride)
     scale = _gap_scale(sample, batch)
-    lower, upper = float(info.tiny) ** 0.5, 0.9 * float(np.log(info.max))  # of x; u = lower / s is 0 for every purpose
+    lower, upper = float(info.tiny) ** 0.8, 0.9 * float(np.log(info.max))  # of x; u = lower / s is 0 for most purposes
     start = _solve_on_sample(sample, scale, batch, lower, upper)
 
     rows = _Rows(logits, peak, own_gap, weights)
@@ -117,12 +117,12 @@ def minimize_log_loss(logits: jax.Array, labels: jax.Array, weights: jax.Array |
     at_upper = observed == 0
     status = jnp.where(root.converged | at_lower, Status.CONVERGED, Status.NOT_CONVERGED)
     status = jnp.where(at_lower, Status.AT_LOWER_BOUND, status)
-    # masks of -1e30 are masks at the lower end, and none at u = 0
+    # masks of -1e35 are masks at the lower end, and none at u = 0: that may be worse or, where labels have them, better
+    uniform = lax.cond(jnp.any(at_lower), lambda: _uniform_loss(rows, batch), lambda: jnp.zeros(batch, u.dtype))
+    at_zero = uniform <= risk * (1 + 8 * info.eps)
     least = _inverse_temperature(jnp.full(batch, lower, u.dtype), scale)
-    at_zero = lax.cond(
-        jnp.any(at_lower), lambda: _largest_gap(rows, batch) * least < info.eps, lambda: jnp.ones(batch, bool)
-    )
     u = jnp.where(at_lower, jnp.where(at_zero, 0, least), u)
+    risk = jnp.where(at_lower & at_zero, uniform, risk)
 
     saturated = lax.cond(
         jnp.any(at_upper),
@@ -209,12 +209,10 @@ def _gap_scale(rows: _Rows, batch) -> jax.Array:
     return jnp.broadcast_to(jnp.clip(scale, info.tiny, info.max), batch)
 
 
-def _largest_gap(rows: _Rows, batch) -> jax.Array:
-    """Largest finite gap of each lane, over the rows it uses."""
-    gap = rows.peak[..., None] - rows.logits
-    largest = jnp.max(jnp.where(gap < jnp.inf, gap, 0), axis=-1)
-    used = True if rows.weights is None else rows.weights > 0
-    return jnp.broadcast_to(jnp.max(jnp.where(used, largest, 0), axis=-1), batch)
+def _uniform_loss(rows: _Rows, batch) -> jax.Array:
+    """Mean loss at u = 0."""
+    unmasked = jnp.sum(rows.logits > -jnp.inf, axis=-1).astype(rows.logits.dtype)
+    return jnp.broadcast_to(weighted_mean(jnp.log(unmasked), rows.weights), batch)
 
 
 def _solve_on_sample(sample: _Rows, scale, batch, lower, upper):
@@ -244,7 +242,8 @@ def _solve_on_sample(sample: _Rows, scale, batch, lower, upper):
         -jnp.ones_like(guess),
         lower,
         upper,
-        accept=lambda value, step, aux: jnp.abs(step) <= 3e-2,  # the step is taken below: its error is the square
+        # the step is taken below: its error is the square, except where masks or rounding made F steep
+        accept=lambda value, step, aux: (jnp.abs(step) <= 3e-2) & (jnp.abs(value) <= 0.3),
         active=jnp.ones(batch, bool),
         max_steps=12,
     )

@@ -50,8 +50,8 @@ def bracketed_root(
     """Find the root of a decreasing function in [lower, upper], elementwise over the batch shape.
 
     A secant step is taken where it stays inside the bracket and at least halves the step before last (Brent's rule);
-    bisection otherwise, of the logarithm where the ends are positive and far apart. The first step uses `slope`. The
-    loop runs until every active lane is done.
+    bisection otherwise, of the logarithm where the ends are positive and far apart. The first step uses `slope`. Up,
+    without a bracket, steps that do not halve the value grow. The loop runs until every active lane is done.
 
     Args:
         fn: maps points `(...)` to `(values (...), aux)`; `aux` is a pytree of leaves `(...)`.
@@ -101,7 +101,9 @@ def bracketed_root(
         bracketed = jnp.where(inside & halving, target, middle)
         # without a bracket: down, straight to the lower end when the step asks for it; up, by bounded strides
         down = jnp.where(target > lower, jnp.maximum(target, x - max_stride), lower)
-        up = jnp.minimum(jnp.where(inside, jnp.minimum(target, x + max_stride), x + max_stride), upper)
+        slow = ~first & (state.last_value > 0) & (value > 0.5 * state.last_value) & (x > state.last_x)
+        up = jnp.where(slow, jnp.maximum(target, x + 4 * (x - state.last_x)), target)
+        up = jnp.minimum(jnp.where(inside, jnp.minimum(up, x + max_stride), x + max_stride), upper)
         following = jnp.where(seen_low & seen_high, bracketed, jnp.where(value > 0, up, down))
         # rounding: no point left between the ends, no movement, or nothing to compare
         stuck = (following == x) | (seen_low & seen_high & (high - low <= 2 * eps * jnp.abs(x))) | jnp.isnan(value)
