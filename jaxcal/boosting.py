@@ -37,8 +37,9 @@ def staged_logits(model, X) -> Iterator[np.ndarray]:
             objectives whose margins are no log-odds (exponential loss, hinge, regression, one-vs-all) raise.
         X: features as the model takes them; for a `Booster` of XGBoost also a `DMatrix`.
 
-    A saved model of XGBoost has forgotten an objective of your own and looks like a logistic one: load no such model.
-    LightGBM's early stopping drops the rounds after the best one; the curve ends there.
+    Base margins and init scores given to `fit` are no part of the model, and not of these logits: only those of a
+    `DMatrix` are. A saved model of XGBoost has forgotten an objective of your own and looks like a logistic one: load
+    no such model. LightGBM's early stopping drops the rounds after the best one; the curve ends there.
 
     Every tree is evaluated once: all rounds together cost about one prediction of the whole ensemble. Margins of two
     classes are the log-odds of the second one and become `[0, margin]`.

@@ -26,9 +26,6 @@ from jaxcal.top_logits import TopLogits, thin
 # What stands in the file for numbers that JSON does not have.
 _WORDS = {None: math.nan, "inf": math.inf, "-inf": -math.inf}
 
-# The median of the gaps is that of rows with about so many numbers: it need not be exact.
-_SAMPLE = 1 << 20
-
 _HALF_MAX = float(np.finfo(np.float16).max)
 
 FIELDS = ("risk", "calibration", "refinement", "temperature", "accuracy")
@@ -43,9 +40,9 @@ class History:
             nothing. An existing file of the same rows is continued; a file of others raises `ValueError`. One process
             writes at a time: where another has written since, `record` raises `RuntimeError`.
         budget: bytes for logits. They are kept in float32, then, lest they exceed it, in float16 (as gaps to the
-            largest of a row, with errors of 5e-4 of a gap and 5e-8 of the median gap, or 5e-5 of it for gaps above 4e4
-            medians to fit; above 4e7 they are cut), then dropped with a warning; the numbers of each epoch stay. 0
-            keeps none.
+            largest of a row, with errors of 5e-4 of a gap and 5e-8 of m, the median gap to the second largest, or
+            5e-5 m for gaps above 4e4 m to fit; above 4e7 m they are cut), then dropped with a warning; the numbers of
+            each epoch stay. 0 keeps none.
         top: keep of each row, in float32, the `top` largest logits with their classes, the label's, and a summary of
             the others: 8 top + 20 bytes a row instead of 4 k, for thousands of classes. The numbers of each epoch are
             of all logits, whatever is kept.
@@ -92,6 +89,7 @@ class History:
         self._top = None if top is None else int(top)
         self._budget, self._logits = budget, []
         self.kept = "nothing" if not budget else "float32" if top is None else "top"
+        self._loss, self._calibrator = loss, calibrator
         self._numbers = partial(_numbers, loss, calibrator)
         self._rows: list[dict[str, Any]] = []
         self._of = {"loss": _name(loss), "calibrator": "temperature" if calibrator is None else _name(calibrator)}
@@ -207,9 +205,9 @@ class History:
     def decompose(self, **options) -> Decomposition:
         """All epochs decomposed at once, fields `(..., epochs)`; options are those of `jaxcal.decompose`.
 
-        `weights` in place of the history's own take a part of the rows, or draw them anew as a bootstrap does. With
-        `top=m` they are the only option: the log loss and a temperature can be had, the risk exactly, T and refinement
-        nearly so (`jaxcal.top_logits` says how nearly).
+        Loss, calibrator and weights are the history's own where no others are given. Other `weights` take a part of the
+        rows, or draw them anew as a bootstrap does. With `top=m` they are the only option: the log loss and a
+        temperature can be had, the risk exactly, T and refinement nearly so (`jaxcal.top_logits` says how nearly).
 
         Examples:
             >>> import jax
@@ -225,14 +223,15 @@ class History:
             >>> print(jax.numpy.quantile(refinement[:, 2] - refinement[:, 0], jax.numpy.array([0.025, 0.975])) < 0)
             [ True  True]
         """
-        options = {"weights": self._weights} | options
+        options = {"weights": self._weights, "loss": self._loss, "calibrator": self._calibrator} | options
         if self.kept != "top":
             return decompose(self.logits(), self._labels, **options)
-        others = {name for name, value in options.items() if name != "weights" and value is not None}
-        if others and (others != {"loss"} or options["loss"] is not log_loss):
+        others = {name for name, value in options.items() if name not in ("weights", "loss") and value is not None}
+        others |= {"loss"} if options["loss"] is not log_loss else set()
+        if others:
             raise ValueError(
                 f"{', '.join(sorted(others))}: of the {self._top} largest logits of a row only the log loss after a "
-                "temperature can be had; keep all logits, or name loss and calibrator when the History is made"
+                "temperature can be had (loss=jaxcal.log_loss, calibrator=None); keep all logits for others"
             )
         return self.top().decompose(self._labels, weights=options["weights"])
 
@@ -369,7 +368,7 @@ class _Half(NamedTuple):
     """Gaps of logits to the largest of their row, `(..., n, k)` in float16, in a unit of each lane."""
 
     gaps: np.ndarray
-    unit: np.ndarray  # (..., 1, 1), a power of two near the median of the gaps, or up to 2^10 larger
+    unit: np.ndarray  # (..., 1, 1), a power of two near the median gap to the second largest, or up to 2^10 larger
 
     @staticmethod
     def of(logits: np.ndarray) -> "_Half":
@@ -377,11 +376,11 @@ class _Half(NamedTuple):
         with np.errstate(over="ignore"):
             gaps = logits - np.where(np.isfinite(peak), peak, 0)
         gaps = np.where(np.isneginf(logits), -np.inf, np.maximum(gaps, np.finfo(np.float32).min))
-        some = gaps[..., :: max(1, gaps.shape[-2] * gaps.shape[-1] // _SAMPLE), :]
-        lanes = np.where(np.isfinite(some) & (some < 0), -some, np.nan).reshape(*gaps.shape[:-2], -1)
-        told = ~np.isnan(lanes).all(-1)
+        nearest = np.min(-gaps, axis=-1, where=gaps < 0, initial=np.inf)
+        nearest = np.where(np.isfinite(nearest), nearest, np.nan)
+        told = ~np.isnan(nearest).all(-1)
         median = np.ones(told.shape, np.float32)
-        median[told] = np.nanmedian(lanes[told], axis=-1)
+        median[told] = np.nanmedian(nearest[told], axis=-1)
         largest = -np.min(gaps, axis=(-2, -1), where=np.isfinite(gaps), initial=0)
         power = np.round(np.log2(median))
         wider = np.ceil(np.log2(np.maximum(largest, np.finfo(np.float32).tiny) / _HALF_MAX))

@@ -26,6 +26,9 @@ from jaxcal.status import Status
 _NODES = np.log(2) * np.array([-1, -0.5, 0, 0.5, 1])
 _STEP = _NODES[1] - _NODES[0]
 
+# Of log T: where it is not known so well there is no answer.
+_ACCURACY = 1e-6
+
 # Halvings of the interval between two nodes, far below its rounding.
 _HALVINGS = 40
 
@@ -114,8 +117,9 @@ def decompose(state: StreamingState) -> Decomposition:
 
     Returns:
         `jaxcal.Decomposition`, as `jaxcal.decompose` of all rows together: its `fit` is a `TemperatureFit`. NaN and
-        NOT_CONVERGED where the best temperature is not between half and twice that of the first chunk: start again
-        from a larger one, or with other rows. AT_LOWER_BOUND, u = 0, for logits that point away from the labels.
+        NOT_CONVERGED where the best temperature is not between half and twice that of the first chunk, or not known to
+        1e-6 (of labels that are hardly ever wrong, the first chunk has more or fewer than the rest): start again from
+        a larger one, or with other rows. AT_LOWER_BOUND, u = 0, for logits that point away from the labels.
         INVALID_INPUT, NaN, for NaN and +inf logits, labels out of range, bad weights and no rows; IMPOSSIBLE_EVENT,
         T NaN and risks inf, for a label with logit -inf; NOT_IDENTIFIED, T = 1, where every row is constant. Where
         every label is the arg max of its row no temperature is the best: NOT_CONVERGED.
@@ -250,12 +254,17 @@ def _decompose(state):
     x = jnp.asarray(_NODES, dtype)[before] + t * _STEP
     from_left = take(losses, before) + integral(t)
     from_right = take(losses, before + 1) - (integral(zero + 1) - integral(t))
+    # The losses at both ends tell the error of the slope's integral, and so, for it goes as t^4 (1 - t)^4, that of x.
+    steepness = partial(_bernstein, 7 * jnp.diff(control, axis=0))(t)
+    missing = jnp.abs(take(losses, before + 1) - take(losses, before) - integral(zero + 1))
+    rounding = 16 * jnp.finfo(dtype).eps * take(losses, before)
+    known = 630 * (t * (1 - t)) ** 4 * jnp.maximum(missing - rounding, 0) <= _ACCURACY * steepness
     risk, uniform = losses[..., -2], losses[..., -1]
     constant = jnp.all(slopes == 0, axis=(-2, -1))
     inside = (slopes[..., 0, 0] <= 0) & (slopes[..., 0, -1] >= 0)
     at_zero = ~inside & (jnp.sum(state.slope_at_zero, axis=-1) >= 0)  # the loss is convex in u
 
-    status = jnp.where(inside, Status.CONVERGED, Status.NOT_CONVERGED)
+    status = jnp.where(inside & known, Status.CONVERGED, Status.NOT_CONVERGED)
     status = jnp.where(at_zero, Status.AT_LOWER_BOUND, status)
     status = jnp.where(constant, Status.NOT_IDENTIFIED, status)
     status = jnp.where(state.impossible, Status.IMPOSSIBLE_EVENT, status)

@@ -113,6 +113,36 @@ def test_half_precision_in_any_unit_of_the_logits(scale):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("mask", [-1e4, -1e9, -3e38, -np.inf])
+def test_half_precision_where_most_classes_are_masked(mask):
+    z, labels = _epochs((2,))
+    z = np.concatenate([z, np.full((*z.shape[:-1], 9), mask, np.float32)], axis=-1)
+    history = jaxcal.History(labels, budget=int(0.75 * z[0].nbytes))
+    history.record(z[0])
+    assert history.kept == "float16"
+    np.testing.assert_allclose(history.decompose().refinement, history.array("refinement"), rtol=1e-4)
+
+
+@pytest.mark.once
+def test_decompose_is_of_the_loss_and_calibrator_of_the_history():
+    z, labels = _epochs()
+    options = {"loss": jaxcal.brier_loss, "calibrator": jaxcal.fit_identity}
+    history = jaxcal.History(labels, **options)
+    for logits in z[:2]:
+        history.record(logits)
+    for name in ("risk", "refinement"):
+        np.testing.assert_allclose(getattr(history.decompose(), name), history.array(name), rtol=1e-5)
+    expected = jaxcal.decompose(np.moveaxis(z[:2], 0, -3), labels).refinement
+    found = history.decompose(loss=jaxcal.log_loss, calibrator=None).refinement
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for name, value in options.items():
+        history = jaxcal.History(labels, top=2, **{name: value})
+        history.record(z[0])
+        with pytest.raises(ValueError, match=f"{name}: of the 2 largest"):
+            history.decompose()
+
+
+@pytest.mark.once
 def test_half_precision_of_a_few_rows_far_from_the_others():
     z, labels = _epochs((3,))
     labels[:2] = 1

@@ -146,3 +146,22 @@ def test_what_cannot_be_fitted_is_said():
     ):
         with pytest.raises(ValueError, match=message):
             streaming.update(state, *arguments)
+
+
+@pytest.mark.parametrize("k", [10, 1000])
+def test_what_is_not_known_to_a_millionth_is_not_converged(k):
+    logits, labels = np.zeros((2, k), np.float64), np.array([0, 1])
+    logits[:, 0] = 10
+    for error in (1e-6, 1e-4, 1e-2):  # of labels that are hardly ever wrong, and other shares in the first chunk
+        weights = np.array([1 - error, error])
+        expected = jaxcal.fit_temperature(logits, labels, weights=weights).temperature
+        converged = []
+        for times in (0.1, 0.5, 1, 1.5, 3, 10, 30):
+            state = streaming.init(logits, labels, weights=np.array([1 - times * error, times * error]))
+            parts = streaming.decompose(streaming.update(state, logits, labels, weights=weights))
+            converged.append(parts.status == Status.CONVERGED)
+            if converged[-1]:
+                np.testing.assert_allclose(parts.fit.temperature, expected, rtol=2e-6)
+            else:
+                assert parts.status == Status.NOT_CONVERGED and np.isnan(parts.refinement)
+        assert converged[2] and not all(converged)
