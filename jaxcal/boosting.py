@@ -162,10 +162,12 @@ def refinement_metric(y_true, y_pred, sample_weight=None) -> float:
             classes, such as those of "multi:softmax", whose predictions are classes: take "multi:softprob". Predicted
             classes 0 and 1 ("binary:hinge") cannot be told from certain forecasts.
 
-    With `xgboost.train` pass `custom_metric=lambda p, d: ("refinement", refinement_metric(d.get_label(), p))`.
+    With `xgboost.train` pass
+    `custom_metric=lambda p, d: ("refinement", refinement_metric(d.get_label(), p, d.get_weight()))`.
     """
     p = _probabilities(y_pred)
-    weights = None if sample_weight is None else np.asarray(sample_weight, np.float32)
+    # a DMatrix without weights has none, of shape (0,)
+    weights = None if sample_weight is None or not np.size(sample_weight) else np.asarray(sample_weight, np.float32)
     labels = _whole(np.asarray(y_true), weights)
     bad = (labels < 0) | (labels >= p.shape[-1])
     bad &= True if weights is None else weights != 0

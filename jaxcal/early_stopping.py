@@ -63,8 +63,8 @@ def init(
         params: a pytree whose best version is to be kept (parameters, or parameters and optimizer state), or None. Its
             arrays are copied, so that a training step may donate its own, in JAX's dtypes: without x64 float64 is kept
             as float32, and whole numbers beyond int32 raise. Functions, names and other objects of the last improvement
-            are kept as they are; under tracing those of the last update. Tensors of other libraries raise, for they
-            change in place: copy them yourself where `state.improved`.
+            are kept as they are; under tracing those of the last update. Tensors, modules and estimators of other
+            libraries raise, for they change in place: copy them yourself where `state.improved`.
         patience: epochs without improvement after which the rule stops, >= 1; None never does.
         min_delta: how much smaller counts, >= 0, in the units of the metric.
         batch_shape: of trainings side by side, each of which stops for itself; arrays of `params` begin with it. Not
@@ -258,15 +258,17 @@ def _require_leaves(params):
             dtype = jax.dtypes.canonicalize_dtype(np.result_type(leaf))
             if dtype.kind in "iu" and not np.array_equal(np.asarray(leaf).astype(dtype), leaf):
                 raise ValueError(f"{name} holds whole numbers beyond {dtype}; set JAX_ENABLE_X64=1, or leave it out")
-        elif not _is_array(leaf) and not isinstance(leaf, type) and _is_tensor(leaf):
+        elif not _is_array(leaf) and not isinstance(leaf, type) and _is_mutable(leaf):
             raise TypeError(
                 f"{name} is a {type(leaf).__module__}.{type(leaf).__name__}, which may change in place; give no "
                 "params, and copy it yourself where state.improved"
             )
 
 
-def _is_tensor(leaf) -> bool:
-    return not isinstance(leaf, np.ndarray | np.generic) and any(hasattr(leaf, a) for a in ("__dlpack__", "__array__"))
+def _is_mutable(leaf) -> bool:
+    """Whether it looks like a tensor, a module of PyTorch or an estimator of scikit-learn."""
+    signs = ("__dlpack__", "__array__", "state_dict", "get_params")
+    return not isinstance(leaf, np.ndarray | np.generic) and any(hasattr(leaf, name) for name in signs)
 
 
 def _require_lanes(params, batch_shape):

@@ -116,6 +116,27 @@ def test_xgboost_stops_on_it(k):
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("weighted", [False, True])
+def test_custom_metric_of_xgboost_train(weighted):
+    xgboost = pytest.importorskip("xgboost", reason="needs xgboost")
+    X, y, X_val, y_val = _data(3)
+    weights = np.arange(len(y)) % 3 if weighted else None
+    validation = xgboost.DMatrix(X_val, y_val, weight=weights)
+    recorded = {}
+    booster = xgboost.train(
+        {"objective": "multi:softprob", "num_class": 3, "nthread": 1, "disable_default_eval_metric": True},
+        xgboost.DMatrix(X, y),
+        5,
+        evals=[(validation, "val")],
+        custom_metric=lambda p, d: ("refinement", boosting.refinement_metric(d.get_label(), p, d.get_weight())),
+        evals_result=recorded,
+        verbose_eval=False,
+    )
+    curve = boosting.refinement_curve(booster, validation, y_val, weights=weights)
+    np.testing.assert_allclose(recorded["val"]["refinement"], curve, rtol=1e-4)
+
+
+@pytest.mark.once
 @pytest.mark.parametrize("k", [2, 3])
 def test_lightgbm_stops_on_it(k):
     lightgbm = pytest.importorskip("lightgbm", reason="needs lightgbm")

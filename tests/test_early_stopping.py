@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
 
 import jaxcal
 from jaxcal import early_stopping
@@ -200,6 +201,13 @@ class _Tensor:
         return self.value.__dlpack_device__()
 
 
+class _Module:
+    """What a module of PyTorch has."""
+
+    def state_dict(self):
+        return {}
+
+
 def test_other_objects_are_those_of_the_best_epoch():
     state = early_stopping.init({"name": "start", "rule": (1, None)}, patience=2)
     for value, name in ((3.0, "a"), (1.0, "b"), (2.0, "c")):
@@ -212,6 +220,9 @@ def test_other_objects_are_those_of_the_best_epoch():
     ):
         with pytest.raises(TypeError, match=r"params\['net'\]\['w'\] is a .*_Tensor, .* where state.improved"):
             call()
+    for model in (LogisticRegression(), _Module()):
+        with pytest.raises(TypeError, match="which may change in place; give no params"):
+            early_stopping.init(model)
 
 
 def test_whole_numbers_are_kept_or_refused(x64):
